@@ -1,0 +1,30 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test check clean
+
+demo: $(VENV)/.ready-demo  ## set up, run the toy experiments, say where the report is
+	$(BIN)/redx run toy
+
+test: check  ## lint, types and all tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+check: $(VENV)/.ready-test  ## lint and types alone
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.ready-demo: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[report]'
+	touch $@
+
+$(VENV)/.ready-test: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:  ## remove what make and redx made here
+	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,38 @@
+"""RED: experts trained apart, recomposed without joint finetuning, certified against any router."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redx.compose import RULES as RULES
+    from redx.errors import RedxError as RedxError
+    from redx.evaluate import judge as judge
+    from redx.model import Model as Model
+    from redx.noise import KINDS as KINDS
+    from redx.pipeline import Run as Run
+    from redx.pipeline import load as load
+    from redx.pipeline import run as run
+    from redx.records import Parts as Parts
+
+__version__ = "0.1.0"
+_HOME = {
+    "RULES": "compose",
+    "RedxError": "errors",
+    "judge": "evaluate",
+    "Model": "model",
+    "KINDS": "noise",
+    "Run": "pipeline",
+    "load": "pipeline",
+    "run": "pipeline",
+    "Parts": "records",
+}
+__all__ = ["KINDS", "RULES", "Model", "Parts", "RedxError", "Run", "judge", "load", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import on first use, so that `import redx` and `redx --help` stay light."""
+    if name in _HOME:
+        return getattr(importlib.import_module(f"redx.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'redx' has no attribute {name!r}")

@@ -1,0 +1,5 @@
+"""`python -m redx` is the command."""
+
+from redx.cli import main
+
+main()

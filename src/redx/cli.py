@@ -1,0 +1,238 @@
+"""The command line: verbs over the library, with one clear sentence and exit code 2 for whatever can be mended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from redx.config import Config
+from redx.errors import RedxError
+
+app = typer.Typer(
+    name="redx",
+    help="Residual Expert Decomposition: train experts apart, put them together, prove what no router can break.\n\n"
+    "Every verb takes --debug to show the traceback of an error.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+def about(setting: str) -> str:
+    """The help of a setting stands beside its field."""
+    return Config.model_fields[setting].description or setting
+
+
+Folder = Annotated[Path, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="print machine-readable output on stdout")]
+
+
+def main(words: list[str] | None = None) -> None:
+    """Run a command; an error that a user can mend becomes one sentence and exit code 2."""
+    words = list(sys.argv[1:] if words is None else words)
+    debug = "--debug" in words
+    try:
+        app([word for word in words if word != "--debug"])
+    except RedxError as error:
+        if debug:
+            raise
+        typer.echo(f"redx: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("redx: interrupted; the same command goes on where it stopped.", err=True)
+        sys.exit(130)
+
+
+@app.command()
+def run(
+    task: Annotated[str, typer.Argument(help=about("task"), metavar="TASK", show_default=False)],
+    preset: Annotated[str, typer.Option(help=about("preset"))] = "default",
+    seed: Annotated[list[int] | None, typer.Option(help=about("seeds"), show_default="0")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder", show_default="runs/TASK")] = None,
+    study: Annotated[str | None, typer.Option(help=about("study") + ": none, quick or full")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a task from data to report.
+
+    An interrupted run goes on with the same command and ends with the same numbers.
+
+    Example: `redx run toy --seed 0 --seed 1 --seed 2`
+    """
+    from redx import pipeline
+
+    done = pipeline.run(task, preset, seeds=seed, out=out, study=study)
+    if as_json:
+        return print_json(done.summary)
+    show_rules(done.summary)
+    typer.echo(f"\nreport: {done.report}")
+
+
+@app.command()
+def evaluate(
+    folder: Folder,
+    rule: Annotated[list[str] | None, typer.Option(help="rule, or rule/bank; repeatable", show_default="all")] = None,
+    noise: Annotated[list[str] | None, typer.Option(help="kind of noise; repeatable", show_default="all")] = None,
+    level: Annotated[list[float] | None, typer.Option(help="noise level in [0, 1]; repeatable")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε to certify, in [0, 1]; repeatable")] = None,
+    out: Annotated[Path | None, typer.Option(help="also write the results to this JSONL file")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a finished run again, with other rules, noise or ε; nothing is trained and the run stays as it is.
+
+    Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
+    """
+    from redx import store
+    from redx.evaluate import evaluate as measure
+    from redx.evaluate import summarise
+    from redx.pipeline import configure
+
+    config = store.read_config(folder)
+    changes = {"noise": noise, "levels": level, "epsilons": epsilon, "seeds": config.seeds}
+    wanted = configure(config.task, config.preset, **changes)
+    domains = tuple(store.read_json(folder / "summary.json")["domains"])
+    sweep = {"kinds": wanted.noise, "levels": wanted.levels, "epsilons": wanted.epsilons}
+    sweep |= {"rules": rule} if rule else {}
+    rows, examples = [], 1
+    for seed in config.seeds:
+        banks = store.read_parts(folder, seed)
+        examples = len(next(iter(banks.values())))
+        rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
+    if out:
+        store.write(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    summary = {"task": config.task, "seeds": config.seeds, "rules": summarise(rows, config.main, examples)}
+    print_json(summary) if as_json else show_rules(summary, noisy=True)
+
+
+@app.command()
+def certify(
+    folder: Folder,
+    rule: Annotated[str, typer.Option(help="rule, or rule/bank")] = "red",
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing mass; repeatable")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove what no router can break: exact certified accuracy, and the radii of the single examples.
+
+    Example: `redx certify runs/toy --rule red --epsilon 0.1 --epsilon 1`
+    """
+    from redx import certify as proof
+    from redx import store
+    from redx.evaluate import judge, pairs
+
+    config = store.read_config(folder)
+    seed = config.seeds[0] if seed is None else seed
+    banks = store.read_parts(folder, seed)
+    told = []
+    for found, bank, parts in pairs(banks, [rule]):
+        judged = judge(found, parts)
+        right = judged.predicted == parts.labels
+        shares = {f"{share:g}": proof.certified(judged.radius, right, share) for share in epsilon or config.epsilons}
+        quantiles = {f"{q:g}": float(judged.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
+        breakable = float((judged.radius < 1).double().mean())
+        name = f"{found.name}/{bank}".rstrip("/")
+        told.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
+    if as_json:
+        return print_json(told if len(told) != 1 else told[0])
+    names = list(told[0]["certified"])
+    rows = [
+        [each["rule"], *(f"{each['certified'][name]:.4f}" for name in names), f"{each['breakable']:.4f}"]
+        for each in told
+    ]
+    show_table(
+        ["rule", *(f"ε = {name}" for name in names), "breakable"], rows, f"Certified accuracy, {folder}, seed {seed}"
+    )
+    typer.echo("ε is the share of routing mass an adversary may move; 'breakable' examples change under some router.")
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", metavar="RUN…", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="page for several runs", show_default="report.html")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a run again, or one page that compares several.
+
+    Example: `redx report runs/toy-linear runs/toy-mlp --out compare.html`
+    """
+    from redx import report as pages
+
+    made = pages.combine(runs, out or Path("report.html"))
+    print_json({"report": str(made)}) if as_json else typer.echo(f"report: {made}")
+
+
+@app.command()
+def doctor(as_json: AsJson = False) -> None:
+    """Look at the machine: versions, threads, devices, caches, disk.
+
+    Example: `redx doctor`
+    """
+    from redx.doctor import examine
+
+    found = examine()
+    if as_json:
+        return print_json(found)
+    show_table(["what", "found"], [[name, str(value)] for name, value in found.items()], "redx doctor")
+
+
+@app.command("list")
+def list_tasks(as_json: AsJson = False) -> None:
+    """List the tasks with their presets.
+
+    Example: `redx list`
+    """
+    from redx.tasks import tasks
+
+    found = {name: {"about": task.about, "presets": list(task.presets)} for name, task in tasks().items()}
+    if as_json:
+        return print_json(found)
+    rows = [[name, facts["about"], ", ".join(facts["presets"])] for name, facts in found.items()]
+    show_table(["task", "what it asks", "presets"], rows)
+
+
+def print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=1))
+
+
+def show_table(columns: list[str], rows: list[list[str]], title: str | None = None) -> None:
+    """A table as wide as the terminal; figures to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = index > 0 and all(row[index][:1].isdigit() or row[index] in ("", "—") for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
+    """The main figures of every rule."""
+    rules: dict[str, Any] = summary["rules"]
+    rules = {
+        name: entry
+        for name, entry in rules.items()
+        if "/" in name or not any(key.startswith(f"{name}/") for key in rules)
+    }
+    epsilons = list(next(iter(rules.values()))["certified"])[-1:]
+    noises = [(kind, level) for kind, curve in next(iter(rules.values()))["noise"].items() for level in curve]
+    noises = (
+        noises if noisy and len(noises) <= 6 else [pair for pair in noises if pair in (("swap", "1"), ("blur", "1"))]
+    )
+    columns = ["rule", "accuracy", "95 %", "worst domain", *(f"certified ε={e}" for e in epsilons)]
+    columns += [f"{kind} {level}" for kind, level in noises] + ["harm", "help"]
+    rows = []
+    for name, entry in rules.items():
+        share = entry["accuracy"]
+        row = [name, f"{share['mean']:.4f}", f"{share['low']:.4f}-{share['high']:.4f}", f"{entry['worst_domain']:.4f}"]
+        row += [f"{entry['certified'][e]:.4f}" for e in epsilons]
+        row += [f"{entry['noise'][kind][level]:.4f}" for kind, level in noises]
+        rows.append([*row, f"{entry['harm']:.4f}", f"{entry['help']:.4f}"])
+    seeds = ", ".join(map(str, summary["seeds"]))
+    show_table(columns, rows, f"{summary['task']}, seed{'s' * (len(summary['seeds']) > 1)} {seeds}")

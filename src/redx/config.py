@@ -1,0 +1,138 @@
+"""The settings of a run; what a setting means stands beside it and becomes the help of the command line."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+Kind = Literal["swap", "blur", "jitter", "drop", "permute"]
+
+
+class Settings(BaseModel):
+    """Settings are values: frozen, and unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Training(Settings):
+    """How one stage is trained."""
+
+    epochs: int = Field(default=30, ge=1, description="passes over the stage's own data, at most")
+    batch: int = Field(default=128, ge=1, description="examples that go through the network at once")
+    virtual_batch: int = Field(
+        default=128, ge=1, description="examples a step of the optimiser sees, gathered over batches"
+    )
+    lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
+    weight_decay: float = Field(default=1e-4, ge=0, description="decoupled weight decay")
+    warmup: float = Field(
+        default=0.05, ge=0, le=1, description="share of the steps in which the rate rises to its peak"
+    )
+    schedule: Literal["cosine", "constant"] = Field(default="cosine", description="what the rate does after that")
+    patience: int | None = Field(
+        default=None, ge=1, description="epochs without gain on validation before it stops; best kept"
+    )
+
+
+class Bank(Settings):
+    """One bank of experts, all of the same make: an expert a domain, or (pooled) one head for all."""
+
+    shape: Literal["linear", "mlp", "lowrank"] = Field(description="the network of each expert")
+    hidden: int = Field(default=64, ge=1, description="width of hidden layers, or the rank R of a low-rank expert")
+    depth: int = Field(default=2, ge=1, description="number of hidden layers of an mlp")
+    activation: Literal["gelu", "relu", "tanh"] = Field(default="gelu", description="between the layers")
+    standardise: bool = Field(default=False, description="train on standardised inputs, folded into the first layer")
+    scale: float = Field(default=1.0, gt=0, description="factor on the output; small keeps a correction small")
+    anchor: Literal["none", "truth", "size", "margin"] = Field(
+        default="none", description="what holds an expert outside its domain: the labels, a small residual, the margin"
+    )
+    anchor_weight: float = Field(default=1.0, ge=0, description="weight of the anchor term")
+    of: str | None = Field(default=None, description="take the experts of this bank instead of training new ones")
+    owned: bool = Field(default=False, description="an expert speaks only above its conformal cut-off")
+    training: Training = Training()
+
+
+class Base(Settings):
+    """The base, trained on a small shared subset and then frozen."""
+
+    share: float = Field(default=0.1, gt=0, le=1, description="share of the training split the base may see")
+    augment: bool = Field(default=False, description="distort the images anew in every step")
+    training: Training = Training()
+
+
+class Ownership(Settings):
+    """The experts' own scores of what is theirs, and how often they may be wrong about it."""
+
+    alpha: float = Field(
+        default=0.001, gt=0, le=1, description="α: share of cases in which an expert may speak out of turn"
+    )
+    hidden: int = Field(default=64, ge=1, description="width of the hidden layer")
+    calibration: float = Field(default=2 / 3, gt=0, lt=1, description="share of validation kept for the cut-offs alone")
+    training: Training = Training()
+
+
+class Router(Settings):
+    """The router, trained after the experts."""
+
+    shape: Literal["linear", "mlp"] = Field(default="mlp", description="one linear layer, or two layers")
+    hidden: int = Field(default=256, ge=1, description="width of the hidden layer")
+    training: Training = Training()
+
+
+class Config(Settings):
+    """All that decides the numbers of a run; `config.json` in the run folder is this, and replays it."""
+
+    task: str = Field(description="what to run; `redx list` names the tasks")
+    preset: str = Field(default="default", description="named settings of the task")
+    seeds: tuple[int, ...] = Field(
+        default=(0,), min_length=1, description="seed, repeatable: one independent repetition each"
+    )
+    backbone: str = Field(default="none", description="the frozen encoder: a name or a local folder")
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to train: cpu or cuda")
+    data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
+    base: Base = Base()
+    banks: dict[str, Bank] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")
+    main: dict[str, str] = Field(description="for each form, the bank that rule names without a bank refer to")
+    average: bool = Field(default=False, description="also average the parameters of every standalone bank")
+    ownership: Ownership = Ownership()
+    router: Router = Router()
+    noise: tuple[Kind, ...] = Field(
+        default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to sweep"
+    )
+    levels: tuple[float, ...] = Field(default=(0, 0.1, 0.25, 0.5, 0.75, 1), description="noise levels in [0, 1]")
+    epsilons: tuple[float, ...] = Field(
+        default=(0, 0.05, 0.1, 0.25, 0.5, 1), description="shares ε in [0, 1] to certify"
+    )
+    study: Literal["none", "quick", "full"] = Field(default="full", description="the task's own further experiments")
+
+    def of_form(self, *forms: str) -> dict[str, Bank]:
+        """The banks of these forms, by FORM/NAME."""
+        return {key: bank for key, bank in self.banks.items() if key.split("/")[0] in forms}
+
+    @field_validator("banks")
+    @classmethod
+    def check_banks(cls, banks: dict[str, Bank]) -> dict[str, Bank]:
+        for key, bank in banks.items():
+            if not re.fullmatch(r"(standalone|residual|pooled)/[a-z0-9-]+", key):
+                raise ValueError(f"a bank is named FORM/NAME, such as residual/plain, not {key!r}")
+            if bank.of is not None and bank.of not in banks:
+                raise ValueError(f"bank {key!r} takes the experts of {bank.of!r}, which is not there")
+        return banks
+
+    @field_validator("seeds")
+    @classmethod
+    def check_seeds(cls, seeds: tuple[int, ...]) -> tuple[int, ...]:
+        if any(seed < 0 for seed in seeds):
+            raise ValueError(f"a seed is a whole number from 0 on, not {min(seeds)}")
+        if len(set(seeds)) < len(seeds):
+            raise ValueError("each seed can stand only once")
+        return seeds
+
+    @field_validator("levels", "epsilons")
+    @classmethod
+    def check_shares(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
+        wrong = [share for share in shares if not 0 <= share <= 1]
+        if wrong:
+            raise ValueError(f"a level or ε lies between 0 and 1, not {wrong[0]}")
+        return tuple(sorted(set(shares)))

@@ -1,0 +1,167 @@
+"""A composed model: base, banks of experts and router, put together by a rule at the moment of asking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from redx import backbones, compose, experts, ownership
+from redx.compose import Rule
+from redx.errors import RedxError
+from redx.evaluate import judge
+from redx.records import Parts
+
+
+@dataclass(frozen=True)
+class Base:
+    """The frozen base: an encoder to features h, and the shared classifier W_c on them."""
+
+    encoder: nn.Module
+    weight: Tensor  # (D, C)
+    bias: Tensor  # (C,)
+
+    @staticmethod
+    def of(tensors: dict[str, Tensor], backbone: str = "none") -> Base:
+        """The base from its file."""
+        encoder = backbones.build(backbone)
+        inner = {name.removeprefix("encoder."): value for name, value in tensors.items() if name.startswith("encoder.")}
+        try:
+            encoder.load_state_dict(inner)
+            return Base(encoder.eval(), tensors["classifier.weight"], tensors["classifier.bias"])
+        except (KeyError, RuntimeError) as error:
+            raise RedxError(
+                f"The file of the base does not fit backbone {backbone!r}; delete the run and repeat it."
+            ) from error
+
+    @property
+    def width(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def outputs(self) -> int:
+        return self.weight.shape[1]
+
+    def embed(self, inputs: Tensor) -> Tensor:  # (N, ...) -> (N, D)
+        with torch.no_grad():
+            return self.encoder(inputs)
+
+    def classify(self, h: Tensor) -> Tensor:  # (..., D) -> (..., C)
+        return h @ self.weight + self.bias
+
+    def tensors(self) -> list[Tensor]:
+        return [*self.encoder.state_dict().values(), self.weight, self.bias]
+
+
+@dataclass(frozen=True)
+class Owners:
+    """The experts' scores of what is their own, with the scores their cut-offs are taken from."""
+
+    scorers: experts.Stack
+    calibration: list[Tensor]  # (n_k,) scores of held-out examples outside domain k
+    alpha: float
+
+    def cutoffs(self, alpha: float | None = None) -> Tensor:  # (K,)
+        return torch.tensor([ownership.cutoff(scores, alpha or self.alpha) for scores in self.calibration])
+
+    def scores(self, h: Tensor) -> Tensor:  # (N, D) -> (N, K)
+        return experts.speak(self.scorers, h)[..., 0]
+
+    def speaks(self, h: Tensor, alpha: float | None = None) -> Tensor:  # (N, K)
+        return ownership.speaks(self.scores(h), self.cutoffs(alpha))
+
+
+@dataclass
+class Model:
+    """What `redx.load` gives: ask it with `predict`, look inside with `explain`, change it for a while with `using`."""
+
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]  # empty for a regression
+    unit: float
+    read: Callable[[Sequence[Any]], Tensor]
+    base: Base
+    banks: dict[tuple[str, str], experts.Bank]  # by form and name
+    main: dict[str, str]
+    router: nn.Module
+    owners: Owners | None = None
+    owned: frozenset[tuple[str, str]] = frozenset()  # banks whose experts speak only above their cut-offs
+    rule: str = "red"
+    _left_out: frozenset[str] = field(default=frozenset())
+
+    def __post_init__(self) -> None:
+        if compose.rule(self.rule).form not in {form for form, _ in self.banks}:
+            self.rule = "moe"
+
+    def parts(self, inputs: Sequence[Any]) -> Parts:
+        """The record of these inputs for the model's rule; labels and domains are unknown, so -1."""
+        h = self.base.embed(self.read(inputs))
+        unknown = torch.full((len(h),), -1)
+        parts = self.describe(h, self._chosen()[1], unknown, unknown)
+        return parts.keep([index for index, name in enumerate(self.domains) if name not in self._left_out])
+
+    def describe(self, h: Tensor, bank: tuple[str, str], labels: Tensor, domains: Tensor) -> Parts:
+        """The record of examples given as features, for one bank."""
+        said = experts.speak(self.banks[bank], h) / self.unit  # (N, K, C)
+        if bank in self.owned and self.owners:
+            said = said * self.owners.speaks(h)[..., None]
+        with torch.no_grad():
+            logits, gates = self.base.classify(h) / self.unit, self.router(h)
+        return Parts(logits, said, gates[:, : said.shape[1]], labels, domains)
+
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """The answer to each input: the label, or the number of a regression."""
+        rule, _ = self._chosen()
+        return [self._label(int(said)) for said in judge(rule, self.parts(inputs)).predicted]
+
+    def explain(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+        """For each input: answer, the base's answer, weights, each expert's contribution to the answer, and radius."""
+        rule, _ = self._chosen()
+        parts = self.parts(inputs)
+        weights, judged = rule.weights(parts), judge(rule, parts)
+        base = judge(compose.rule("base"), parts).predicted
+        names = [name for name in self.domains if name not in self._left_out]
+        told = []
+        for row, said in enumerate(judged.predicted):
+            column = int(said) if self.classes else 0
+            shares = weights[row]
+            contributions = shares * rule.read(parts.residuals[row])[:, column]
+            told.append(
+                {
+                    "answer": self._label(int(said)),
+                    "base": self._label(int(base[row])),
+                    "weights": dict(zip(names, shares.tolist(), strict=True)),
+                    "contributions": dict(zip(names, contributions.tolist(), strict=True)),
+                    "radius": float(judged.radius[row]),
+                }
+            )
+        return told
+
+    @contextmanager
+    def using(self, rule: str | None = None, without: Sequence[str] = ()) -> Iterator[Model]:
+        """For a while: another rule, or without some experts."""
+        strange = [name for name in without if name not in self.domains]
+        if strange:
+            raise RedxError(f"There is no expert {strange[0]!r}; choose from {', '.join(self.domains)}.")
+        before = self.rule, self._left_out
+        self.rule, self._left_out = rule or self.rule, self._left_out | set(without)
+        try:
+            self._chosen()
+            yield self
+        finally:
+            self.rule, self._left_out = before
+
+    def _chosen(self) -> tuple[Rule, tuple[str, str]]:
+        name, _, bank = self.rule.partition("/")
+        rule = compose.rule(name)
+        chosen = rule.form, bank or self.main.get(rule.form, "")
+        if chosen not in self.banks:
+            have = ", ".join(f"{form} bank {name}" for form, name in self.banks)
+            raise RedxError(f"Rule {self.rule!r} needs a {rule.form} bank; this model has {have}.")
+        return rule, chosen
+
+    def _label(self, said: int) -> Any:
+        return self.classes[said] if self.classes else said

@@ -1,0 +1,274 @@
+"""The stages of a run, wired here and nowhere else: data, base, experts, router, parts, evaluation, study, report."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import resource
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from redx import experts, report, stages, store
+from redx.config import Config
+from redx.errors import RedxError
+from redx.evaluate import Banks, Row, evaluate, summarise
+from redx.findings import Study
+from redx.model import Base, Model, Owners
+from redx.progress import progress
+from redx.records import Data, Split, answers
+from redx.routers import Router
+from redx.tasks import preset as find_preset
+from redx.tasks import task
+
+log = logging.getLogger("redx")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: where it is, and what came out."""
+
+    folder: Path
+    summary: dict[str, Any]
+
+    @property
+    def report(self) -> Path:
+        return self.folder / "report.html"
+
+    def load(self, seed: int | None = None) -> Model:
+        return load(self.folder, seed)
+
+
+def configure(name: str, preset: str = "default", **changes: Any) -> Config:
+    """The settings of a preset with some changes; None leaves a setting as it is."""
+    settings = find_preset(name, preset).model_dump()
+    try:
+        return Config.model_validate(settings | {key: value for key, value in changes.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(place) for place in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise RedxError(f"Setting '{where}' is not usable: {message}; see `redx run --help`.") from error
+
+
+def run(
+    name: str,
+    preset: str = "default",
+    seeds: Sequence[int] | None = None,
+    out: str | os.PathLike[str] | None = None,
+    **changes: Any,
+) -> Run:
+    """Run a task from data to report; a run that was interrupted goes on where it stopped, with the same numbers."""
+    report.check()
+    config = configure(name, preset, seeds=seeds, **changes)
+    folder = Path(out or Path("runs") / name)
+    with store.writing(folder, config):
+        start = time.perf_counter()
+        data = {seed: task(name).load(config, seed) for seed in config.seeds}
+        clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
+        return _conclude(config, folder, data, clock, start)
+
+
+def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str, float]:
+    """Train everything of one seed, each stage once; gives the seconds each stage took."""
+    place = store.Seed(folder)
+
+    def stage(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        place.stage(name, lambda: store.write_tensors(folder / f"{name}.safetensors", make()))
+        return store.read_tensors(folder / f"{name}.safetensors")
+
+    tensors = stage("base", lambda: stages.train_base(config, data, seed))
+    base = Base.of(tensors, config.backbone)
+    if "parts" in place.done:
+        return place.done
+    place.stage("features", lambda: embed_splits(config, base, tensors, data, seed) and None)
+    train, anchors, check, calibration, _ = embed_splits(config, base, tensors, data, seed)
+    lessons = stages.teach(data, train, anchors, check)
+
+    def experts_stage() -> None:
+        chosen = {key: bank for key, bank in config.of_form("standalone", "residual").items() if bank.of is None}
+        banks = {key: stages.train_bank(key, bank, lessons, base, seed, data.unit) for key, bank in chosen.items()}
+        owned = any(bank.owned for bank in config.banks.values())
+        owners = stages.train_ownership(config, lessons, calibration, seed) if owned else []
+        _save_experts(folder, config, data, banks, owners)
+
+    place.stage("experts", experts_stage)
+    stage("pooled", lambda: stages.train_pooled(config, base, train, check, seed, data.unit))
+    stage("router", lambda: stages.train_router(config, data, train, check, seed))
+    place.stage("parts", lambda: _save_parts(folder, config, data, seed))
+    return place.done
+
+
+def embed_splits(
+    config: Config, base: Base, tensors: dict[str, Tensor], data: Data, seed: int
+) -> tuple[Split, Split, Split, Split, Split]:
+    """What the frozen base makes of the data: train, anchors, validation for choices and for cut-offs, test."""
+    train, validation, test = (
+        stages.embed(config, base, tensors, split) for split in (data.train, data.validation, data.test)
+    )
+    choose, calibrate = stages.halve(data, config.ownership.calibration, seed)
+    anchors = train.only(stages.share(data, config.base.share, seed))
+    return train, anchors, validation.only(choose), validation.only(calibrate), test
+
+
+def _save_experts(
+    folder: Path, config: Config, data: Data, banks: dict[str, experts.Bank], owners: list[dict[str, Tensor]]
+) -> None:
+    """One folder an expert, with its tensors of every bank and its ownership score."""
+    alone = {key: experts.split(bank) for key, bank in banks.items()}
+    alone |= {"ownership": owners} if owners else {}
+    about = {key: settings.model_dump(mode="json") for key, settings in config.banks.items() if key in banks}
+    for index, domain in enumerate(data.domains):
+        tensors = {f"{key}.{name}": value for key, split in alone.items() for name, value in split[index].items()}
+        store.write_tensors(folder / "experts" / domain / "expert.safetensors", tensors)
+        store.write_json(folder / "experts" / domain / "expert.json", {"domain": domain, "banks": about})
+
+
+def _save_parts(folder: Path, config: Config, data: Data, seed: int) -> None:
+    """What every trained module says about the test split, once."""
+    tensors = store.read_tensors(folder / "base.safetensors")
+    model = _load_seed(folder, config, data)
+    test = stages.embed(config, model.base, tensors, data.test)
+    for form, name in model.banks:
+        parts = model.describe(test.inputs, (form, name), test.labels, test.domains)
+        store.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
+
+
+def _load_seed(folder: Path, config: Config, data: Data) -> Model:
+    """The trained modules of one seed, as a model."""
+    base = Base.of(store.read_tensors(folder / "base.safetensors"), config.backbone)
+    files = [store.read_tensors(folder / "experts" / domain / "expert.safetensors") for domain in data.domains]
+    pooled = store.read_tensors(folder / "pooled.safetensors")
+    banks: dict[tuple[str, str], experts.Bank] = {}
+    for key, settings in config.banks.items():
+        form, name = key.split("/")
+        bank = banks[form, name] = stages.rebuild(key, settings, [pooled] if form == "pooled" else files, base)
+        if config.average and form == "standalone":
+            mean = banks["averaged", name] = stages.build(settings, 1, base)
+            experts.join(mean, experts.average(bank))
+    router = Router(base.width, len(data.domains), config.router.shape, config.router.hidden)
+    try:
+        router.load_state_dict(store.read_tensors(folder / "router.safetensors"))
+    except RuntimeError as error:
+        raise RedxError(
+            f"{folder / 'router.safetensors'} does not fit this run; delete it and repeat the run."
+        ) from error
+    owned = {key: bank for key, bank in config.banks.items() if bank.owned}
+    return Model(
+        domains=data.domains,
+        classes=data.classes,
+        unit=data.unit,
+        read=task(config.task).read,
+        base=base,
+        banks=banks,
+        main=config.main,
+        router=router,
+        owners=_load_owners([stages.own(file, "ownership") for file in files], config, base) if owned else None,
+        owned=frozenset((form, name) for form, name in (key.split("/") for key in owned)),
+    )
+
+
+def _load_owners(files: list[dict[str, Tensor]], config: Config, base: Base) -> Owners:
+    scorers = experts.Stack(len(files), [base.width, config.ownership.hidden, 1])
+    experts.join(scorers, files)
+    return Owners(scorers, [file["calibration"] for file in files], config.ownership.alpha)
+
+
+def _conclude(
+    config: Config, folder: Path, data: dict[int, Data], clock: dict[int, dict[str, float]], start: float
+) -> Run:
+    """From the parts of every seed to results, study, summary and report."""
+    first = data[config.seeds[0]]
+    began = time.perf_counter()
+    parts = {seed: store.read_parts(folder, seed) for seed in config.seeds}
+    rows: list[Row] = []
+    with progress("evaluation", len(parts)) as advance:
+        for seed, banks in parts.items():
+            sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
+            rows += evaluate(banks, task=config.task, seed=seed, domains=first.domains, **sweep)
+            advance(1)
+    evaluated = time.perf_counter()
+    study = _study(config, folder, first, parts)
+    seconds = {stage: sum(each[stage] for each in clock.values()) for stage in clock[config.seeds[0]]}
+    seconds |= {"evaluation": evaluated - began, "study": time.perf_counter() - evaluated}
+    summary = {
+        "schema": 1,
+        "task": config.task,
+        "preset": config.preset,
+        "seeds": list(config.seeds),
+        "backbone": config.backbone,
+        "interval": "95 %, Student's t over seeds" if len(parts) > 1 else "95 %, Wilson over test examples",
+        "data": {
+            **{name: len(getattr(first, name)) for name in ("train", "validation", "test")},
+            "split": first.split,
+            "seen_in_train": first.seen_in_train,
+        },
+        "domains": list(first.domains),
+        "rules": summarise(rows, config.main, len(first.test)),
+        "router": {"accuracy": _mean(_router_accuracy(banks) for banks in parts.values())},
+        "study": study.facts if study else {},
+        "cost": {
+            "seconds": {**seconds, "total": sum(seconds.values())},
+            "wall_seconds": time.perf_counter() - start,
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "parameters": _parameters(_load_seed(folder / f"seed-{config.seeds[0]}", config, first)),
+        },
+    }
+    hashes = {
+        seed: {name: getattr(data[seed], name).digest() for name in ("train", "validation", "test")} for seed in data
+    }
+    store.write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
+    store.write(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    store.write_json(folder / "summary.json", summary)
+    report.write(folder, config, summary, study)
+    log.info("finished in %.1f s", time.perf_counter() - start)
+    return Run(folder, summary)
+
+
+def _study(config: Config, folder: Path, data: Data, parts: dict[int, Banks]) -> Study | None:
+    """The task's own experiments; made once for these seeds, read again afterwards."""
+    module = task(config.task).study
+    if module is None or config.study == "none":
+        return None
+    made = report.read_study(folder)
+    if made is None or made.facts.get("seeds") != list(config.seeds):
+        models = {seed: load(folder, seed) for seed in config.seeds}
+        made = importlib.import_module(f"redx.studies.{module}").study(config, data, models, parts)
+        store.write_json(folder / "study.json", dataclasses.asdict(made))
+    return made
+
+
+def _router_accuracy(banks: Banks) -> float:
+    """How often the router's first choice is the example's domain."""
+    parts = max(banks.values(), key=lambda found: found.experts)
+    return float((answers(parts.gates) == parts.domains).double().mean())
+
+
+def _parameters(model: Model) -> dict[str, int]:
+    counted = {f"{form}/{name}": bank.parameters() for (form, name), bank in model.banks.items() if form != "averaged"}
+    modules = {"base": model.base.tensors(), **counted, "router": model.router.parameters()}
+    modules |= {"ownership": model.owners.scorers.parameters()} if model.owners else {}
+    return {name: sum(tensor.numel() for tensor in tensors) for name, tensors in modules.items()}
+
+
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return sum(found) / len(found)
+
+
+def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
+    """The composed model of a finished run: of its first seed, unless told otherwise."""
+    folder = Path(folder)
+    config = store.read_config(folder)
+    seed = config.seeds[0] if seed is None else seed
+    if seed not in config.seeds:
+        raise RedxError(f"{folder} holds no seed {seed}; choose one of {', '.join(map(str, config.seeds))}.")
+    return _load_seed(folder / f"seed-{seed}", config, task(config.task).load(config, seed))

@@ -1,0 +1,272 @@
+"""What each stage computes: from settings, data and a seed to tensors; no run folder, no order of things."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from redx import backbones, experts, features, routers
+from redx.augment import distort
+from redx.config import Bank, Config, Training
+from redx.experts import LowRank, Stack
+from redx.model import Base
+from redx.records import Data, Split
+from redx.routers import Router
+from redx.seeding import generator
+from redx.train import fit
+
+IMAGES = 1000  # inputs that go through a frozen encoder at once
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """All that one expert may see: its own domain, anchors outside it (shared subset), its part of validation."""
+
+    name: str
+    own: Split
+    anchors: Split
+    check: Split
+
+
+def share(data: Data, part: float, seed: int) -> Tensor:
+    """Rows of the shared subset: this part of every label's training examples."""
+    draw = generator(seed, "shared subset")
+    chosen = []
+    for label in data.train.labels.unique():
+        rows = torch.nonzero(data.train.labels == label)[:, 0]
+        chosen.append(rows[torch.randperm(len(rows), generator=draw)[: round(part * len(rows))]])
+    return torch.cat(chosen).sort().values
+
+
+def halve(data: Data, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of validation for choices (early stopping, tuning), and for conformal cut-offs alone."""
+    rows = torch.randperm(len(data.validation), generator=generator(seed, "calibration"))
+    cut = round((1 - calibration) * len(rows))
+    return rows[:cut].sort().values, rows[cut:].sort().values
+
+
+def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
+    """The base: given by the task, or encoder and classifier trained on the shared subset."""
+    if data.given_base is not None:
+        weight, bias = data.given_base
+        return {"classifier.weight": weight, "classifier.bias": bias}
+    own = data.train.only(share(data, config.base.share, seed))
+    check = data.validation.only(halve(data, config.ownership.calibration, seed)[0])
+    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
+    encoder = backbones.build(config.backbone)
+    classifier = nn.Linear(cast(int, encoder.width), data.outputs)
+    net = nn.Sequential(encoder, classifier).to(config.device)
+    draw = generator(seed, "augmentation")
+
+    def loss(rows: Tensor) -> Tensor:
+        images = own.inputs[rows[0]]
+        images = distort(images, draw) if config.base.augment else images
+        return cross_entropy(net(images.to(config.device)), own.labels[rows[0]].to(config.device))[None]
+
+    def score(_: int) -> float:
+        net.eval()
+        with torch.no_grad():
+            right = [net(x.to(config.device)).argmax(-1).cpu() == y for x, y in _batches(check)]
+        net.train()
+        return float(torch.cat(right).double().mean())
+
+    train(
+        config.base.training, net, loss, [len(own)], [generator(seed, "batches", "base")], score, f"seed {seed}: base"
+    )
+    tensors = {f"encoder.{name}": tensor.cpu() for name, tensor in encoder.state_dict().items()}
+    return tensors | {"classifier.weight": classifier.weight.T.cpu(), "classifier.bias": classifier.bias.cpu()}
+
+
+def _batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(split.inputs.split(IMAGES), split.labels.split(IMAGES), strict=True)
+
+
+def embed(config: Config, base: Base, tensors: dict[str, Tensor], split: Split) -> Split:
+    """A split as the experts read it; the frozen encoder runs once for the same weights and data."""
+    if config.backbone == "none":
+        return split
+    name = features.fingerprint(tensors, config.backbone, split.digest())
+    encoded = features.remember(name, len(split), lambda: (base.embed(x) for x in split.inputs.split(IMAGES)))
+    return Split(encoded, split.labels, split.domains)
+
+
+def teach(data: Data, train: Split, anchors: Split, check: Split) -> list[Lesson]:
+    """Each domain's lesson; nothing of another domain's own data is in it."""
+
+    def where(split: Split, chosen: Tensor) -> Split:
+        return split.only(torch.nonzero(chosen)[:, 0])
+
+    return [
+        Lesson(
+            name,
+            own=where(train, train.domains == index),
+            anchors=where(anchors, anchors.domains != index),
+            check=where(check, check.domains == index),
+        )
+        for index, name in enumerate(data.domains)
+    ]
+
+
+def build(settings: Bank, count: int, base: Base) -> Stack | LowRank:
+    """An untrained bank of `count` experts."""
+    if settings.shape == "lowrank":
+        return LowRank(count, settings.hidden, base.weight, settings.scale, settings.activation)
+    widths = experts.sizes(settings.shape, base.width, base.outputs, settings.hidden, settings.depth)
+    return Stack(count, widths, settings.scale, settings.activation)
+
+
+def train_bank(
+    key: str, settings: Bank, lessons: Sequence[Lesson], base: Base, seed: int, unit: float
+) -> Stack | LowRank:
+    """Train one expert a lesson; expert k depends on its own lesson and name alone."""
+    bank = build(settings, len(lessons), base)
+    experts.initialise(bank, [generator(seed, "expert", key, lesson.name) for lesson in lessons])
+    own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
+    corrects = key.startswith("residual/")
+    mean, deviation = torch.zeros(len(own), 1, base.width), torch.ones(len(own), 1, base.width)
+    if settings.standardise:
+        mean = torch.stack([split.inputs.mean(0, keepdim=True) for split in own])
+        deviation = torch.stack([split.inputs.std(0, keepdim=True).clamp_min(1e-6) for split in own])
+    draws = [generator(seed, "anchors", key, lesson.name) for lesson in lessons]
+
+    def loss(rows: Tensor) -> Tensor:
+        x, labels = _gather(own, rows)  # (K, B, D), (K, B)
+        start = base.classify(x) if corrects else 0.0
+        total = losses(start + bank((x - mean) / deviation), labels, unit)
+        if settings.anchor == "none":
+            return total
+        picked = [torch.randint(len(a), rows.shape[1:], generator=draw) for a, draw in zip(anchors, draws, strict=True)]
+        x, labels = _gather(anchors, torch.stack(picked))
+        start = base.classify(x)
+        return total + settings.anchor_weight * hold(settings.anchor, start if corrects else None, bank(x), labels)
+
+    def score(learner: int) -> float:
+        check = lessons[learner].check
+        with torch.no_grad():
+            said = experts.speak(bank, check.inputs)[:, learner] + (base.classify(check.inputs) if corrects else 0.0)
+        return -float(losses(said[None], check.labels[None], unit))
+
+    batches = [generator(seed, "batches", key, lesson.name) for lesson in lessons]
+    train(settings.training, bank, loss, [len(split) for split in own], batches, score, f"seed {seed}: {key}")
+    if isinstance(bank, Stack) and settings.standardise:
+        experts.fold(bank, mean, deviation)
+    return bank
+
+
+def _gather(splits: Sequence[Split], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Row k of `rows` taken from split k: (K, B, D) and (K, B)."""
+    pairs = list(zip(splits, rows, strict=True))
+    return torch.stack([split.inputs[some] for split, some in pairs]), torch.stack(
+        [s.labels[some] for s, some in pairs]
+    )
+
+
+def losses(said: Tensor, truth: Tensor, unit: float) -> Tensor:
+    """The loss of each learner, (K, B, C) and (K, B) to (K,): squared error for a regression, else cross-entropy."""
+    if said.shape[-1] == 1:
+        return (said[..., 0] - truth * unit).square().mean(1)
+    return cross_entropy(said.flatten(0, 1), truth.flatten(), reduction="none").view(truth.shape).mean(1)
+
+
+def hold(anchor: str, start: Tensor | None, said: Tensor, truth: Tensor) -> Tensor:
+    """What it costs an expert to disturb the base outside its domain: (K, B, C) to (K,).
+
+    `start` is the base's logits under a correction; a standalone head has none and can only learn the labels.
+    """
+    if start is None or anchor == "truth":
+        return losses(said if start is None else start + said, truth, 1.0)
+    if anchor == "size":
+        return said.square().mean((1, 2))
+    return (0.9 * _margin(start, truth) - _margin(start + said, truth)).clamp_min(0).mean(1)
+
+
+def _margin(logits: Tensor, truth: Tensor) -> Tensor:
+    """By how much the true class leads the best rival: (K, B, C) to (K, B)."""
+    index = truth[..., None]
+    rivals = logits.scatter(-1, index, -torch.inf).amax(-1)
+    return logits.gather(-1, index)[..., 0] - rivals
+
+
+def train_ownership(
+    config: Config, lessons: Sequence[Lesson], calibration: Split, seed: int
+) -> list[dict[str, Tensor]]:
+    """Each expert's score of what is its own, and its scores of held-out examples that are not: tensors by expert."""
+    settings = config.ownership
+    scorers = Stack(len(lessons), [calibration.inputs.shape[1], settings.hidden, 1])
+    experts.initialise(scorers, [generator(seed, "ownership", lesson.name) for lesson in lessons])
+    draws = [generator(seed, "ownership anchors", lesson.name) for lesson in lessons]
+    own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
+
+    def loss(rows: Tensor) -> Tensor:
+        picked = [torch.randint(len(a), rows.shape[1:], generator=draw) for a, draw in zip(anchors, draws, strict=True)]
+        scores = scorers(torch.cat([_gather(own, rows)[0], _gather(anchors, torch.stack(picked))[0]], 1))[..., 0]
+        truth = torch.zeros_like(scores)
+        truth[:, : rows.shape[1]] = 1
+        return binary_cross_entropy_with_logits(scores, truth, reduction="none").mean(1)
+
+    batches = [generator(seed, "ownership batches", lesson.name) for lesson in lessons]
+    train(settings.training, scorers, loss, [len(split) for split in own], batches, None, f"seed {seed}: ownership")
+    scores = experts.speak(scorers, calibration.inputs)[..., 0]  # (N, K)
+    return [
+        tensors | {"calibration": scores[calibration.domains != index, index].sort().values}
+        for index, tensors in enumerate(experts.split(scorers))
+    ]
+
+
+def train_pooled(config: Config, base: Base, train: Split, check: Split, seed: int, unit: float) -> dict[str, Tensor]:
+    """The non-modular references, one head each on all data; tensors by `BANK.tensor`."""
+    everything = Lesson("pooled", train, train, check)
+    heads = {
+        key: train_bank(key, settings, [everything], base, seed, unit)
+        for key, settings in config.of_form("pooled").items()
+    }
+    return {f"{key}.{name}": value for key, head in heads.items() for name, value in experts.split(head)[0].items()}
+
+
+def train_router(config: Config, data: Data, split: Split, check: Split, seed: int) -> dict[str, Tensor]:
+    """Learn which domain an example comes from."""
+    settings = config.router
+    router = Router(split.inputs.shape[1], len(data.domains), settings.shape, settings.hidden)
+    routers.initialise(router, generator(seed, "router"))
+    router.standardise(split.inputs)
+
+    def loss(rows: Tensor) -> Tensor:
+        return cross_entropy(router(split.inputs[rows[0]]), split.domains[rows[0]])[None]
+
+    def score(_: int) -> float:
+        with torch.no_grad():
+            return -float(cross_entropy(router(check.inputs), check.domains))
+
+    batches = [generator(seed, "batches", "router")]
+    train(settings.training, router, loss, [len(split)], batches, score, f"seed {seed}: router")
+    return router.state_dict()
+
+
+def train(
+    settings: Training,
+    module: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    sizes: list[int],
+    batches: Sequence[torch.Generator],
+    score: Callable[[int], float] | None,
+    title: str,
+) -> None:
+    """The one loop, with the settings of a stage."""
+    fit(list(module.parameters()), loss, sizes, batches, title=title, score=score, **settings.model_dump())
+
+
+def rebuild(key: str, settings: Bank, files: Sequence[dict[str, Tensor]], base: Base) -> Stack | LowRank:
+    """A bank from the tensors of its experts, one file each."""
+    bank = build(settings, len(files), base)
+    experts.join(bank, [own(file, settings.of or key) for file in files])
+    return bank
+
+
+def own(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors under a prefix, without it."""
+    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}

@@ -1,0 +1,178 @@
+"""The run folder: atomic files, one writer at a time, and stages that are done once.
+
+RUN/config.json  data.json  results.jsonl  summary.json  study.json  report.html  report.md  figures/  run.log
+RUN/seed-N/base.safetensors  router.safetensors  experts/NAME/{expert.safetensors, expert.json}
+RUN/seed-N/pooled.safetensors  parts/FORM-BANK.safetensors  stages.json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from redx.config import Config
+from redx.errors import RedxError
+from redx.records import Parts
+
+log = logging.getLogger("redx")
+
+Tensors = dict[str, Tensor]
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise RedxError(
+            f"Cannot write {path} ({error.strerror}); free space, fix its permissions or choose another folder."
+        ) from error
+
+
+def write_json(path: Path, value: object) -> None:
+    write(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise RedxError(f"There is no {path}; give the folder of a finished run, as made by `redx run`.") from error
+    except (OSError, ValueError) as error:
+        raise RedxError(f"{path} cannot be read (truncated or not JSON); delete it and repeat the run.") from error
+
+
+def write_tensors(path: Path, tensors: Tensors) -> None:
+    write(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
+
+
+def read_tensors(path: Path) -> Tensors:
+    try:
+        return load(path.read_bytes())
+    except FileNotFoundError as error:
+        raise RedxError(f"There is no {path}; repeat the `redx run` that should have made it.") from error
+    except (OSError, SafetensorError) as error:
+        raise RedxError(f"{path} is truncated or no safetensors file; delete it and repeat the run.") from error
+
+
+def read_config(folder: Path) -> Config:
+    """The settings of a run folder."""
+    try:
+        return Config.model_validate(read_json(folder / "config.json"))
+    except ValidationError as error:
+        raise RedxError(
+            f"{folder / 'config.json'} does not hold the settings of a run; delete the folder and repeat the run."
+        ) from error
+
+
+def read_parts(folder: Path, seed: int) -> dict[tuple[str, str], Parts]:
+    """All parts of one seed, by form and bank."""
+    found = sorted((folder / f"seed-{seed}" / "parts").glob("*.safetensors"))
+    if not found:
+        raise RedxError(f"{folder} holds no parts of seed {seed}; finish the run with `redx run` first.")
+    parts = {}
+    for path in found:
+        form, bank = path.stem.split("-", 1)
+        try:
+            parts[form, bank] = Parts(**read_tensors(path))
+        except TypeError as error:
+            raise RedxError(f"{path} does not hold parts; delete it and repeat the run.") from error
+    return parts
+
+
+class Seed:
+    """The part of a run folder that belongs to one seed: its stages, each computed once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.done: dict[str, float] = {}  # seconds of each finished stage
+        if (folder / "stages.json").exists():
+            self.done = read_json(folder / "stages.json")
+
+    def stage(self, name: str, make: Callable[[], None]) -> None:
+        """Run a stage that writes its files, unless it is done; cut short, it starts again from its seed."""
+        if name in self.done:
+            return
+        start = time.perf_counter()
+        log.info("%s: stage %s starts", self.folder.name, name)
+        make()
+        self.done[name] = time.perf_counter() - start
+        write_json(self.folder / "stages.json", self.done)
+        log.info("%s: stage %s took %.1f s", self.folder.name, name, self.done[name])
+
+
+@contextlib.contextmanager
+def writing(folder: Path, config: Config) -> Iterator[None]:
+    """Hold the run folder for one run: make it, lock it, check that it is ours, log to it."""
+    foreign = folder.is_dir() and {path.name for path in folder.iterdir()} - {".lock"}
+    if foreign and "config.json" not in foreign:
+        raise RedxError(f"{folder} is not empty and holds no run; choose another folder with --out.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = open(folder / ".lock", "a")  # noqa: SIM115 - closing it gives the lock back
+    except OSError as error:
+        raise RedxError(
+            f"Cannot write to {folder} ({error.strerror}); choose another folder with --out or fix its permissions."
+        ) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RedxError(
+                f"Another run is writing to {folder}; wait for it or choose another folder with --out."
+            ) from error
+        _claim(folder, config)
+        handler = logging.FileHandler(folder / "run.log")
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        log.addHandler(handler)
+        log.setLevel(logging.INFO)
+        try:
+            yield
+        except BaseException as error:
+            log.error("%s: %s", type(error).__name__, error)
+            raise
+        finally:
+            log.removeHandler(handler)
+            handler.close()
+
+
+def _claim(folder: Path, config: Config) -> None:
+    """Refuse a folder that holds another run; more or fewer seeds of the same run are welcome."""
+    if (folder / "config.json").exists():
+        before = read_config(folder).model_dump(mode="json")
+        now = config.model_dump(mode="json")
+        other = [name for name in now if name != "seeds" and now[name] != before[name]]
+        if "task" in other:
+            raise RedxError(
+                f"{folder} holds a run of '{before['task']}', not of '{now['task']}'; choose another folder with --out."
+            )
+        if other:
+            raise RedxError(
+                f"{folder} holds a run with other settings ({', '.join(other)}); "
+                "choose another folder with --out, or delete it to start afresh."
+            )
+    write_json(folder / "config.json", config.model_dump(mode="json"))

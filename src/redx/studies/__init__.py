@@ -1,0 +1,1 @@
+"""Studies: what a task measures beyond the rules, one file a task."""

@@ -1,0 +1,51 @@
+"""Tasks: one file each, found by listing this folder; a file offers its tasks in `TASKS`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from redx.config import Config
+from redx.errors import RedxError
+from redx.records import Data
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a benchmark brings: its settings, its data, and how a user's input is read."""
+
+    name: str
+    about: str
+    presets: dict[str, Config]
+    load: Callable[[Config, int], Data]  # settings and seed to splits
+    read: Callable[[Sequence[Any]], Tensor]  # a user's inputs to what the network reads
+    study: str | None = None  # module in `redx.studies` with the task's own experiments
+
+
+def tasks() -> dict[str, Task]:
+    """All tasks by name."""
+    found: dict[str, Task] = {}
+    for module in pkgutil.iter_modules(__path__):
+        found |= importlib.import_module(f"{__name__}.{module.name}").TASKS
+    return found
+
+
+def task(name: str) -> Task:
+    """The task of this name."""
+    if name not in tasks():
+        raise RedxError(f"There is no task {name!r}; choose one of {', '.join(tasks())}.")
+    return tasks()[name]
+
+
+def preset(name: str, preset: str) -> Config:
+    """The settings of a task's preset."""
+    found = task(name)
+    if preset not in found.presets:
+        raise RedxError(f"Task {name!r} has no preset {preset!r}; choose one of {', '.join(found.presets)}.")
+    return found.presets[preset]

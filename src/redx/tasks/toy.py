@@ -1,0 +1,122 @@
+"""The toy experiments: five experts learn to add, each on numbers from its own segment, and are then mixed.
+
+With a, b in 1..100 the input is x = (a/100, b/100) and the target y = (a+b)/200; expert i sees only pairs with both
+numbers in segment i. An answer is right when round(200 ŷ) = a + b. A: linear experts share one optimum, so any mixture
+is right. B: MLP experts agree nowhere outside their segments, so mixtures collapse. C: residual experts on the base
+0.5 x1 + 0.5 x2 stay near zero, so any mixture is right again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redx.config import Bank, Config, Router, Training
+from redx.errors import RedxError
+from redx.records import Data, Split
+from redx.tasks import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TOP = 100  # the largest number
+UNIT = 1 / (2 * TOP)  # what one unit of the sum is in y
+
+
+def pairs(low: int, high: int) -> Tensor:
+    """All pairs (a, b) with both numbers in low..high: (N, 2)."""
+    import torch
+
+    numbers = torch.arange(low, high + 1)
+    return torch.cartesian_prod(numbers, numbers)
+
+
+def segments(count: int) -> list[tuple[int, int]]:
+    """1..100 cut into equal segments."""
+    width = TOP // count
+    return [(1 + i * width, (i + 1) * width) for i in range(count)]
+
+
+def read(inputs: Sequence[Any] | Tensor) -> Tensor:
+    """Pairs of numbers as the network reads them: (N, 2)."""
+    import torch
+
+    try:
+        numbers = torch.as_tensor(inputs, dtype=torch.float32)
+    except (TypeError, ValueError) as error:
+        raise RedxError("The toy reads pairs of numbers such as [[12, 5], [70, 81]]; give it some.") from error
+    if numbers.ndim != 2 or numbers.shape[1] != 2:
+        raise RedxError(f"The toy reads pairs of numbers, not an input of shape {tuple(numbers.shape)}; give (N, 2).")
+    return numbers / TOP
+
+
+def split(count: int) -> Split:
+    """All pairs of every segment, with their sums and segments."""
+    import torch
+
+    drawn = [pairs(low, high) for low, high in segments(count)]
+    domains = torch.cat([torch.full((len(some),), index) for index, some in enumerate(drawn)])
+    numbers = torch.cat(drawn)
+    return Split(read(numbers), numbers.sum(1), domains)
+
+
+def load(config: Config, seed: int, count: int = 5) -> Data:
+    """Every pair is trained and tested on, as in the papers: the toy asks about interference, not generalisation."""
+    import torch
+
+    every = split(count)
+    names = tuple(f"{low}-{high}" for low, high in segments(count))
+    base = (torch.full((2, 1), 0.5), torch.zeros(1))
+    return Data(every, every, every, names, (), "random", seen_in_train=1.0, unit=UNIT, given_base=base)
+
+
+def settings(task: str, banks: Sequence[str], preset: str, epochs: int) -> Config:
+    """Full-batch training: a step sees all 400 pairs of a segment."""
+    training = Training(epochs=epochs, batch=400, virtual_batch=400, lr=1e-2, weight_decay=0.0)
+    fast = training.model_copy(update={"lr": 5e-2})
+    small = training.model_copy(update={"weight_decay": 0.1})
+    mlp = {"shape": "mlp", "hidden": 64, "depth": 2, "activation": "relu"}
+    every = {
+        "standalone/linear": Bank(shape="linear", standardise=True, training=fast),
+        "standalone/mlp": Bank(training=training, **mlp),
+        "residual/residual": Bank(scale=0.1, training=small, **mlp),
+    }
+    chosen = {key: every[key] for key in banks}
+    pooled = {key.replace("standalone", "pooled"): pool(bank) for key, bank in chosen.items() if "standalone" in key}
+    main = dict(key.split("/") for key in chosen | pooled)
+    return Config(
+        task=task,
+        preset=preset,
+        banks=chosen | pooled,
+        main=main | ({"averaged": main["standalone"]} if pooled else {}),
+        average=True,
+        router=Router(training=Training(epochs=max(1, epochs // 20), batch=400, virtual_batch=400, lr=1e-2)),
+        study="full" if preset == "default" else "quick",
+    )
+
+
+def pool(bank: Bank) -> Bank:
+    """The same head for all segments together: a step sees all 2,000 pairs, so it takes as many steps as an expert."""
+    return bank.model_copy(update={"training": bank.training.model_copy(update={"batch": 2000, "virtual_batch": 2000})})
+
+
+def make(name: str, about: str, *banks: str) -> Task:
+    presets = {
+        # redx run toy --preset quick: seconds; linear and residual mixtures 1.00, mlp mixtures near 0.
+        "quick": settings(name, banks, "quick", 1000),
+        # redx run toy: a minute and a half; the same, with every mlp expert at 0.95 or more in its own segment.
+        "default": settings(name, banks, "default", 3000),
+    }
+    return Task(name, about, presets, load, read, study="toy")
+
+
+LINEAR, MLP, RESIDUAL = ("standalone/linear",), ("standalone/mlp",), ("residual/residual",)
+A = "Experiment A: linear experts share one optimum and mix perfectly."
+B = "Experiment B: MLP experts collapse when mixed."
+C = "Experiment C: residual experts on a base mix safely."
+TASKS = {
+    "toy": make("toy", "All three toy experiments: which experts survive mixing?", *LINEAR, *MLP, *RESIDUAL),
+    "toy-linear": make("toy-linear", A, *LINEAR),
+    "toy-mlp": make("toy-mlp", B, *MLP),
+    "toy-residual": make("toy-residual", C, *RESIDUAL),
+}

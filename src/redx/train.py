@@ -1,0 +1,132 @@
+"""One loop for every stage: AdamW, virtual batches, a schedule, early stopping on validation, best weights kept.
+
+K independent learners train as one stack. Each draws its own batches from its own generator, follows its own schedule
+and stops on its own, so that its result is the same alone and in company.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Generator, Tensor
+
+from redx.errors import RedxError
+from redx.progress import progress
+
+log = logging.getLogger("redx")
+
+Loss = Callable[[Tensor], Tensor]  # rows (K, B) of each learner's own data -> losses (K,)
+Score = Callable[[int], float]  # learner -> its figure on validation, larger is better
+
+
+def fit(
+    parameters: Sequence[Tensor],
+    loss: Loss,
+    sizes: Sequence[int],
+    generators: Sequence[Generator],
+    *,
+    title: str,
+    epochs: int,
+    batch: int,
+    virtual_batch: int,
+    lr: float,
+    weight_decay: float,
+    warmup: float,
+    schedule: str,
+    patience: int | None = None,
+    score: Score | None = None,
+) -> list[int]:
+    """Train K learners that hold `sizes[k]` examples each; gives the number of epochs each one took.
+
+    With K > 1 every parameter carries the learner as its first axis; with K = 1 its shape is free.
+    """
+    learners = len(sizes)
+    epoch = [math.ceil(size / virtual_batch) for size in sizes]  # steps an epoch takes
+    total = [epochs * steps for steps in epoch]
+    streams = [_Stream(size, generator) for size, generator in zip(sizes, generators, strict=True)]
+    optimiser = torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    best = [-math.inf] * learners
+    kept = [parameter.detach().clone() for parameter in parameters]
+    waited = [0] * learners
+    running = [True] * learners
+    taken = [0] * learners
+    with progress(title, max(total)) as advance:
+        for step in range(max(total)):
+            rows = torch.stack([stream.take(virtual_batch) for stream in streams])  # (K, B)
+            optimiser.zero_grad(set_to_none=True)
+            pieces = rows.split(batch, dim=1)
+            for piece in pieces:
+                each = loss(piece) * (piece.shape[1] / virtual_batch)
+                if not bool(each.isfinite().all()):
+                    raise RedxError(
+                        f"The loss of stage '{title}' became NaN or infinite at step {step + 1}; "
+                        "lower its learning rate or look for NaN in the data."
+                    )
+                each.sum().backward()
+            before = [parameter.detach().clone() for parameter in parameters]
+            optimiser.step()
+            rates = [_rate(step / total[k], warmup, schedule) if running[k] else 0.0 for k in range(learners)]
+            _scale_step(parameters, before, rates)
+            for k in range(learners):
+                if not running[k] or (step + 1) % epoch[k]:
+                    continue
+                taken[k] += 1
+                if score is not None and patience is not None:
+                    reached = score(k)
+                    waited[k] = 0 if reached > best[k] else waited[k] + 1
+                    if reached > best[k]:
+                        best[k] = reached
+                        _copy(parameters, kept, k, learners)
+                running[k] = step + 1 < total[k] and (patience is None or waited[k] < patience)
+            advance(1)
+            if not any(running):
+                break
+    if score is not None and patience is not None:
+        for k in range(learners):
+            _copy(kept, list(parameters), k, learners)
+    log.info("%s: %s epochs", title, ", ".join(map(str, taken)))
+    return taken
+
+
+class _Stream:
+    """An endless shuffle of the rows 0 … size-1: each pass in a new order."""
+
+    def __init__(self, size: int, generator: Generator) -> None:
+        self.size, self.generator = size, generator
+        self.rest = torch.empty(0, dtype=torch.long)
+
+    def take(self, count: int) -> Tensor:
+        while len(self.rest) < count:
+            self.rest = torch.cat([self.rest, torch.randperm(self.size, generator=self.generator)])
+        taken, self.rest = self.rest[:count], self.rest[count:]
+        return taken
+
+
+def _rate(progressed: float, warmup: float, schedule: str) -> float:
+    """The learning rate as a share of its peak."""
+    if progressed < warmup:
+        return (progressed + 1e-3) / (warmup + 1e-3)
+    if schedule == "constant":
+        return 1.0
+    return 0.5 * (1 + math.cos(math.pi * (progressed - warmup) / max(1e-9, 1 - warmup)))
+
+
+def _scale_step(parameters: Sequence[Tensor], before: Sequence[Tensor], rates: list[float]) -> None:
+    """AdamW's step is linear in its rate, so scaling it by slice gives every learner a rate of its own."""
+    with torch.no_grad():
+        for parameter, old in zip(parameters, before, strict=True):
+            share = torch.tensor(rates, dtype=parameter.dtype)
+            share = share.view(-1, *[1] * (parameter.ndim - 1)) if len(rates) > 1 else share[0]
+            parameter.copy_(old + share * (parameter - old))
+
+
+def _copy(source: Sequence[Tensor], target: Sequence[Tensor], learner: int, learners: int) -> None:
+    with torch.no_grad():
+        for old, new in zip(source, target, strict=True):
+            if learners > 1:
+                new[learner] = old[learner]
+            else:
+                new.copy_(old)
