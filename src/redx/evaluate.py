@@ -59,7 +59,8 @@ def judge(rule: Rule, parts: Parts, weights: Tensor | None = None) -> Judgement:
         said = answers(scores)
         predicted.append(said)
         radii.append(_radius(rule, part, scores, said))
-    return Judgement(torch.cat(predicted), torch.cat(radii))
+    nothing = torch.empty(0)
+    return Judgement(torch.cat([parts.labels[:0], *predicted]), torch.cat([nothing, *radii]))
 
 
 def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tensor:

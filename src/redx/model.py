@@ -53,8 +53,10 @@ class Base:
     def classify(self, h: Tensor) -> Tensor:  # (..., D) -> (..., C)
         return h @ self.weight + self.bias
 
-    def tensors(self) -> list[Tensor]:
-        return [*self.encoder.state_dict().values(), self.weight, self.bias]
+    def tensors(self) -> dict[str, Tensor]:
+        """All that it consists of, by name."""
+        inner = {f"encoder.{name}": tensor for name, tensor in self.encoder.state_dict().items()}
+        return inner | {"classifier.weight": self.weight, "classifier.bias": self.bias}
 
 
 @dataclass(frozen=True)

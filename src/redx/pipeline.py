@@ -48,15 +48,44 @@ class Run:
 
 
 def configure(name: str, preset: str = "default", **changes: Any) -> Config:
-    """The settings of a preset with some changes; None leaves a setting as it is."""
-    settings = find_preset(name, preset).model_dump()
+    """The settings of a preset with some changes; None leaves a setting as it is.
+
+    Besides the settings themselves: `run` (red, moe or all) chooses the banks, `alpha` the price of safety, `batch`,
+    `virtual_batch` and `patience` hold for every stage, `epochs` is a mapping from base, experts and router.
+    """
+    wanted = {key: value for key, value in changes.items() if value is not None}
     try:
-        return Config.model_validate(settings | {key: value for key, value in changes.items() if value is not None})
+        return Config.model_validate(_change(find_preset(name, preset).model_dump(), wanted))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(place) for place in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise RedxError(f"Setting '{where}' is not usable: {message}; see `redx run --help`.") from error
+
+
+def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Plain settings with the changes of `configure`."""
+    everywhere = {key: wanted.pop(key) for key in ("batch", "virtual_batch", "patience") if key in wanted}
+    epochs, forms = wanted.pop("epochs", {}), RUNS.get(wanted.pop("run", "all"))
+    if forms is None:
+        raise RedxError(f"There is nothing called that to run; choose one of {', '.join(RUNS)}.")
+    if "alpha" in wanted:
+        settings["ownership"] |= {"alpha": wanted.pop("alpha")}
+    stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
+    stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]]
+    for stage, found in stages_of.items():
+        for each in found:
+            each["training"] |= everywhere | ({"epochs": epochs[stage]} if stage in epochs else {})
+    settings["banks"] = {key: bank for key, bank in settings["banks"].items() if key.split("/")[0] in forms}
+    settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
+    return settings | wanted
+
+
+RUNS = {
+    "red": ("residual", "pooled"),
+    "moe": ("standalone", "averaged", "pooled"),
+    "all": ("residual", "standalone", "averaged", "pooled"),
+}
 
 
 def run(
@@ -85,12 +114,11 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
         place.stage(name, lambda: store.write_tensors(folder / f"{name}.safetensors", make()))
         return store.read_tensors(folder / f"{name}.safetensors")
 
-    tensors = stage("base", lambda: stages.train_base(config, data, seed))
-    base = Base.of(tensors, config.backbone)
+    base = Base.of(stage("base", lambda: stages.train_base(config, data, seed)), config.backbone)
     if "parts" in place.done:
         return place.done
-    place.stage("features", lambda: embed_splits(config, base, tensors, data, seed) and None)
-    train, anchors, check, calibration, _ = embed_splits(config, base, tensors, data, seed)
+    place.stage("features", lambda: embed_splits(config, base, data, seed) and None)  # from here on they are cached
+    train, anchors, check, calibration, _ = embed_splits(config, base, data, seed)
     lessons = stages.teach(data, train, anchors, check)
 
     def experts_stage() -> None:
@@ -103,20 +131,18 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
     place.stage("experts", experts_stage)
     stage("pooled", lambda: stages.train_pooled(config, base, train, check, seed, data.unit))
     stage("router", lambda: stages.train_router(config, data, train, check, seed))
-    place.stage("parts", lambda: _save_parts(folder, config, data, seed))
+    place.stage("parts", lambda: _save_parts(folder, config, data))
     return place.done
 
 
-def embed_splits(
-    config: Config, base: Base, tensors: dict[str, Tensor], data: Data, seed: int
-) -> tuple[Split, Split, Split, Split, Split]:
+def embed_splits(config: Config, base: Base, data: Data, seed: int) -> tuple[Split, Split, Split, Split, Split]:
     """What the frozen base makes of the data: train, anchors, validation for choices and for cut-offs, test."""
-    train, validation, test = (
-        stages.embed(config, base, tensors, split) for split in (data.train, data.validation, data.test)
-    )
+    train, validation, test = (stages.embed(config, base, split) for split in (data.train, data.validation, data.test))
     choose, calibrate = stages.halve(data, config.ownership.calibration, seed)
-    anchors = train.only(stages.share(data, config.base.share, seed))
-    return train, anchors, validation.only(choose), validation.only(calibrate), test
+    shared = stages.share(data, config.base.share, seed)
+    copies = (stages.copy(data.train.only(shared), seed, number) for number in range(config.base.copies))
+    anchors = [train.only(shared), *(stages.embed(config, base, copy) for copy in copies)]
+    return train, stages.pool(anchors), validation.only(choose), validation.only(calibrate), test
 
 
 def _save_experts(
@@ -132,11 +158,10 @@ def _save_experts(
         store.write_json(folder / "experts" / domain / "expert.json", {"domain": domain, "banks": about})
 
 
-def _save_parts(folder: Path, config: Config, data: Data, seed: int) -> None:
+def _save_parts(folder: Path, config: Config, data: Data) -> None:
     """What every trained module says about the test split, once."""
-    tensors = store.read_tensors(folder / "base.safetensors")
     model = _load_seed(folder, config, data)
-    test = stages.embed(config, model.base, tensors, data.test)
+    test = stages.embed(config, model.base, data.test)
     for form, name in model.banks:
         parts = model.describe(test.inputs, (form, name), test.labels, test.domains)
         store.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
@@ -254,7 +279,7 @@ def _router_accuracy(banks: Banks) -> float:
 
 def _parameters(model: Model) -> dict[str, int]:
     counted = {f"{form}/{name}": bank.parameters() for (form, name), bank in model.banks.items() if form != "averaged"}
-    modules = {"base": model.base.tensors(), **counted, "router": model.router.parameters()}
+    modules = {"base": model.base.tensors().values(), **counted, "router": model.router.parameters()}
     modules |= {"ownership": model.owners.scorers.parameters()} if model.owners else {}
     return {name: sum(tensor.numel() for tensor in tensors) for name, tensors in modules.items()}
 

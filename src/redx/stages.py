@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import cast
 
 import torch
@@ -60,7 +60,7 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
     encoder = backbones.build(config.backbone)
     classifier = nn.Linear(cast(int, encoder.width), data.outputs)
-    net = nn.Sequential(encoder, classifier).to(config.device)
+    net = nn.Sequential(encoder, nn.Dropout(config.base.dropout), classifier).to(config.device)
     draw = generator(seed, "augmentation")
 
     def loss(rows: Tensor) -> Tensor:
@@ -78,21 +78,32 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     train(
         config.base.training, net, loss, [len(own)], [generator(seed, "batches", "base")], score, f"seed {seed}: base"
     )
-    tensors = {f"encoder.{name}": tensor.cpu() for name, tensor in encoder.state_dict().items()}
-    return tensors | {"classifier.weight": classifier.weight.T.cpu(), "classifier.bias": classifier.bias.cpu()}
+    net.cpu()
+    return Base(encoder, classifier.weight.detach().T, classifier.bias.detach()).tensors()
 
 
 def _batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(split.inputs.split(IMAGES), split.labels.split(IMAGES), strict=True)
 
 
-def embed(config: Config, base: Base, tensors: dict[str, Tensor], split: Split) -> Split:
+def embed(config: Config, base: Base, split: Split) -> Split:
     """A split as the experts read it; the frozen encoder runs once for the same weights and data."""
     if config.backbone == "none":
         return split
-    name = features.fingerprint(tensors, config.backbone, split.digest())
+    name = features.fingerprint(base.tensors(), config.backbone, split.digest())
     encoded = features.remember(name, len(split), lambda: (base.embed(x) for x in split.inputs.split(IMAGES)))
     return Split(encoded, split.labels, split.domains)
+
+
+def copy(split: Split, seed: int, number: int) -> Split:
+    """The same images by another hand: a distorted copy."""
+    drawn = distort(split.inputs, generator(seed, "copy", number)).round().to(split.inputs.dtype)
+    return Split(drawn, split.labels, split.domains)
+
+
+def pool(splits: Sequence[Split]) -> Split:
+    """Several splits as one."""
+    return Split(*(torch.cat([getattr(split, field.name) for split in splits]) for field in fields(Split)))
 
 
 def teach(data: Data, train: Split, anchors: Split, check: Split) -> list[Lesson]:
@@ -257,7 +268,8 @@ def train(
     title: str,
 ) -> None:
     """The one loop, with the settings of a stage."""
-    fit(list(module.parameters()), loss, sizes, batches, title=title, score=score, **settings.model_dump())
+    state = {"buffers": list(module.buffers()), "score": score}
+    fit(list(module.parameters()), loss, sizes, batches, title=title, **state, **settings.model_dump())
 
 
 def rebuild(key: str, settings: Bank, files: Sequence[dict[str, Tensor]], base: Base) -> Stack | LowRank:

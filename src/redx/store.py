@@ -36,7 +36,7 @@ def write(path: Path, content: bytes) -> None:
     """Write a file whole or not at all: to a temporary name beside it, then renamed."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
@@ -128,7 +128,7 @@ class Seed:
 @contextlib.contextmanager
 def writing(folder: Path, config: Config) -> Iterator[None]:
     """Hold the run folder for one run: make it, lock it, check that it is ours, log to it."""
-    foreign = folder.is_dir() and {path.name for path in folder.iterdir()} - {".lock"}
+    foreign = {path.name for path in folder.iterdir() if path.name[0] != "."} if folder.is_dir() else set()
     if foreign and "config.json" not in foreign:
         raise RedxError(f"{folder} is not empty and holds no run; choose another folder with --out.")
     try:
@@ -145,6 +145,8 @@ def writing(folder: Path, config: Config) -> Iterator[None]:
             raise RedxError(
                 f"Another run is writing to {folder}; wait for it or choose another folder with --out."
             ) from error
+        for left in folder.rglob(".*.tmp"):  # what a killed run was writing
+            left.unlink()
         _claim(folder, config)
         handler = logging.FileHandler(folder / "run.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))

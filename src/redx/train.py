@@ -38,18 +38,26 @@ def fit(
     schedule: str,
     patience: int | None = None,
     score: Score | None = None,
+    buffers: Sequence[Tensor] = (),
 ) -> list[int]:
     """Train K learners that hold `sizes[k]` examples each; gives the number of epochs each one took.
 
-    With K > 1 every parameter carries the learner as its first axis; with K = 1 its shape is free.
+    With K > 1 every parameter carries the learner as its first axis; with K = 1 its shape is free. `buffers` are kept
+    and restored with the parameters. Weight decay holds for matrices alone, not for biases and scales.
     """
     learners = len(sizes)
+    if not all(sizes):
+        raise RedxError(f"Stage '{title}' has a learner without any examples; give every domain some.")
     epoch = [math.ceil(size / virtual_batch) for size in sizes]  # steps an epoch takes
     total = [epochs * steps for steps in epoch]
     streams = [_Stream(size, generator) for size, generator in zip(sizes, generators, strict=True)]
-    optimiser = torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
+    matrices = [parameter for parameter in parameters if sum(size > 1 for size in parameter.shape[-2:]) > 1]
+    others = [parameter for parameter in parameters if all(parameter is not matrix for matrix in matrices)]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    optimiser = torch.optim.AdamW(groups, lr=lr, fused=True)
     best = [-math.inf] * learners
-    kept = [parameter.detach().clone() for parameter in parameters]
+    state = [*parameters, *buffers]
+    kept = [tensor.detach().clone() for tensor in state]
     waited = [0] * learners
     running = [True] * learners
     taken = [0] * learners
@@ -79,14 +87,14 @@ def fit(
                     waited[k] = 0 if reached > best[k] else waited[k] + 1
                     if reached > best[k]:
                         best[k] = reached
-                        _copy(parameters, kept, k, learners)
+                        _copy(state, kept, k, learners)
                 running[k] = step + 1 < total[k] and (patience is None or waited[k] < patience)
             advance(1)
             if not any(running):
                 break
     if score is not None and patience is not None:
         for k in range(learners):
-            _copy(kept, list(parameters), k, learners)
+            _copy(kept, state, k, learners)
     log.info("%s: %s epochs", title, ", ".join(map(str, taken)))
     return taken
 
@@ -118,7 +126,7 @@ def _scale_step(parameters: Sequence[Tensor], before: Sequence[Tensor], rates: l
     """AdamW's step is linear in its rate, so scaling it by slice gives every learner a rate of its own."""
     with torch.no_grad():
         for parameter, old in zip(parameters, before, strict=True):
-            share = torch.tensor(rates, dtype=parameter.dtype)
+            share = torch.tensor(rates, dtype=parameter.dtype, device=parameter.device)
             share = share.view(-1, *[1] * (parameter.ndim - 1)) if len(rates) > 1 else share[0]
             parameter.copy_(old + share * (parameter - old))
 

@@ -1,0 +1,155 @@
+"""What MNIST shows beyond the rules: the price of safety, experts out of turn, and what joint training brings."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from redx import certify, compose, noise, stages
+from redx.config import Config
+from redx.evaluate import Banks, answer, judge, weigh
+from redx.findings import Figure, Line, Panel, Study, Table
+from redx.metrics import wilson
+from redx.model import Model
+from redx.ownership import out_of_turn
+from redx.records import Data, Parts, Split
+from redx.seeding import generator
+
+ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
+
+
+def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+    """All findings, of every seed; joint training of the first alone."""
+    facts: dict[str, Any] = {"seeds": list(config.seeds)}
+    tables, figures = [], []
+    if all(model.owners and ("residual", "anchored") in model.banks for model in models.values()):
+        curve = price(config, data, models, parts)
+        silence, facts["out_of_turn"] = keep_silent(config, data, models)
+        facts["price_of_safety"] = curve
+        tables += [_price_table(curve), silence]
+        figures.append(_price_figure(curve, _mean_of(parts, "base"), _mean_of(parts, "global")))
+    if ("residual", "plain") in models[config.seeds[0]].banks:
+        first = config.seeds[0]
+        joint, facts["integration"] = integrate(config, data, models[first], parts[first], first)
+        tables.append(joint)
+    return Study(facts, tuple(tables), tuple(figures))
+
+
+def right_share(rule: str, parts: Parts, weights: Tensor | None = None) -> float:
+    found = compose.rule(rule)
+    said = answer(found, parts, found.weights(parts) if weights is None else weights)
+    return float((said == parts.labels).double().mean())
+
+
+def price(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> dict[str, dict[str, float]]:
+    """Clean and certified accuracy against α, the mean over the seeds."""
+    red, swap = compose.rule("red"), noise.kind("swap")
+    curve: dict[str, dict[str, float]] = {}
+    for alpha in ALPHAS:
+        figures: dict[str, list[float]] = {}
+        for seed, model in models.items():
+            spoken = _spoken(config, data, model, alpha)
+            free = parts[seed]["residual", "anchored"]
+            bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
+            judged = judge(red, bound)
+            noisy = weigh(red, bound, swap, 1.0, generator(seed, "noise", "swap", 1.0))
+            found = {
+                "clean": right_share("red", bound),
+                "sum": right_share("sum", bound),
+                "swap": right_share("red", bound, noisy),
+                "certified": certify.certified(judged.radius, judged.predicted == bound.labels, 1.0),
+                "own expert speaks": float(spoken.gather(1, bound.domains[:, None]).double().mean()),
+            }
+            for name, value in found.items():
+                figures.setdefault(name, []).append(value)
+        curve[f"{alpha:g}"] = {name: sum(values) / len(values) for name, values in figures.items()}
+    return curve
+
+
+def _spoken(config: Config, data: Data, model: Model, alpha: float) -> Tensor:
+    assert model.owners is not None
+    return model.owners.speaks(stages.embed(config, model.base, data.test).inputs, alpha)
+
+
+def _price_table(curve: dict[str, dict[str, float]]) -> Table:
+    columns = ("α", *next(iter(curve.values())))
+    rows = tuple((alpha, *figures.values()) for alpha, figures in curve.items())
+    note = "Anchored residual experts with cut-offs at α; certified is ε = 1, the worst router there could be."
+    return Table("The price of safety", columns, rows, note)
+
+
+def _price_figure(curve: dict[str, dict[str, float]], base: float, pooled: float | None) -> Figure:
+    where = tuple(map(float, curve))
+    names = {"clean": "clean", "sum": "sum, no router", "swap": "always a wrong expert", "certified": "worst router"}
+    lines = [Line(told, where, tuple(found[name] for found in curve.values())) for name, told in names.items()]
+    lines.append(Line("base", where, (base,) * len(where), dashed=True))
+    if pooled is not None:
+        lines.append(Line("global", where, (pooled,) * len(where), dashed=True))
+    panel = Panel(
+        "", "α, share of cases in which an expert may speak out of turn", "accuracy", tuple(lines), log_x=True
+    )
+    return Figure("price-of-safety", "The price of safety: clean and certified accuracy against α.", (panel,))
+
+
+def _mean_of(parts: dict[int, Banks], rule: str) -> float:
+    form = {"base": ("residual", "anchored"), "global": ("pooled", "mlp")}[rule]
+    shares = [right_share(rule, banks[form]) for banks in parts.values() if form in banks]
+    return sum(shares) / max(1, len(shares))
+
+
+def keep_silent(config: Config, data: Data, models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
+    """How often each expert speaks out of turn on test, beside what was promised."""
+    rows, facts = [], {}
+    outside = [int((data.test.domains != index).sum()) for index in range(len(data.domains))]
+    for alpha in (0.01, 0.003, 0.001):
+        shares = [out_of_turn(_spoken(config, data, model, alpha), data.test.domains) for model in models.values()]
+        mean = torch.stack(shares).mean(0).tolist()
+        rows.append((f"{alpha:g}", *mean, sum(mean) / len(mean)))
+        low = [wilson(share, count)[0] for share, count in zip(mean, outside, strict=True)]
+        facts[f"{alpha:g}"] = {
+            "per_expert": dict(zip(data.domains, mean, strict=True)),
+            "within_sampling_error": all(bound <= alpha for bound in low),
+        }
+    note = "Share of test examples outside its domain on which an expert speaks; promised: at most α on average."
+    return Table("Speaking out of turn", ("α", *data.domains, "mean"), tuple(rows), note), facts
+
+
+def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
+    """Stage 4 of the papers: plain residuals and router trained together, on pooled data that `default` does without."""
+    bank, router = copy.deepcopy(model.banks["residual", "plain"]), copy.deepcopy(model.router)
+    train, test = (stages.embed(config, model.base, split) for split in (data.train, data.test))
+    settings = config.banks["residual/plain"].training
+    together = torch.nn.ModuleList([bank, router])
+
+    def said(split: Split) -> tuple[Tensor, Tensor]:
+        x = split.inputs
+        return bank(x.expand(len(data.domains), *x.shape)).transpose(0, 1), router(x)
+
+    def loss(rows: Tensor) -> Tensor:
+        some = train.only(rows[0])
+        residuals, gates = said(some)
+        mixed = model.base.classify(some.inputs) + torch.einsum("nk,nkc->nc", gates.softmax(-1), residuals)
+        return cross_entropy(mixed, some.labels)[None]
+
+    batches = [generator(seed, "batches", "integration")]
+    fewer = settings.model_copy(update={"epochs": max(1, settings.epochs // 4), "patience": None})
+    stages.train(fewer, together, loss, [len(train)], batches, None, f"seed {seed}: integration")
+    before = banks["residual", "plain"]
+    with torch.no_grad():
+        residuals, gates = said(test)
+    after = dataclasses.replace(before, residuals=residuals, gates=gates)
+    rows, facts = [], {}
+    for name, parts in {"trained apart": before, "after joint training": after}.items():
+        judged = judge(compose.rule("red"), parts)
+        worst = certify.certified(judged.radius, judged.predicted == parts.labels, 1.0)
+        facts[name] = {"clean": right_share("red", parts), "certified": worst}
+        rows.append((name, *facts[name].values()))
+    note = "Plain residual experts of the first seed; joint training needs all domains' data in one place."
+    return Table(
+        "What joint training would bring (stage 4)", ("red", "clean", "certified ε=1"), tuple(rows), note
+    ), facts

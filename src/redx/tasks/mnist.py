@@ -1,0 +1,141 @@
+"""MNIST in five label-pair domains: {0,1}, {2,3}, {4,5}, {6,7}, {8,9}, an expert each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redx import fetch
+from redx.config import Bank, Base, Config, Ownership, Router, Training
+from redx.errors import RedxError
+from redx.records import Data, Split
+from redx.seeding import generator
+from redx.tasks import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+DOMAINS = ("0-1", "2-3", "4-5", "6-7", "8-9")
+VALIDATION = 6000
+
+
+def load(config: Config, seed: int) -> Data:
+    """54,000 / 6,000 / 10,000 images; the first two by seed, stratified by domain."""
+    import torch
+
+    folder = fetch.mnist(Path(config.data_dir) if config.data_dir else None)
+    images, labels, test_images, test_labels = fetch.load_mnist(folder)
+    domains = labels // 2
+    draw = generator(seed, "mnist", "split")
+    held = []
+    for domain in range(len(DOMAINS)):
+        rows = torch.nonzero(domains == domain)[:, 0]
+        held.append(rows[torch.randperm(len(rows), generator=draw)])
+    counts = [round(VALIDATION * len(rows) / len(labels)) for rows in held]
+    counts[-1] = VALIDATION - sum(counts[:-1])
+    chosen = torch.zeros(len(labels), dtype=torch.bool)
+    for rows, count in zip(held, counts, strict=True):
+        chosen[rows[:count]] = True
+    every = Split(images, labels, domains)
+    return Data(
+        train=every.only(torch.nonzero(~chosen)[:, 0]),
+        validation=every.only(torch.nonzero(chosen)[:, 0]),
+        test=Split(test_images, test_labels, test_labels // 2),
+        domains=DOMAINS,
+        classes=tuple(map(str, range(10))),
+        split="disjoint",
+        seen_in_train=share_seen(test_images, images[~chosen]),
+    )
+
+
+def share_seen(test: Tensor, train: Tensor) -> float:
+    """The share of test images that stand in train byte for byte."""
+    known = {image.tobytes() for image in train.numpy()}
+    return sum(image.tobytes() in known for image in test.numpy()) / len(test)
+
+
+def read(inputs: Sequence[Any] | Tensor) -> Tensor:
+    """Grey images of 28 × 28 with values 0 to 255: (N, 28, 28)."""
+    import torch
+
+    try:
+        images = torch.as_tensor(inputs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise RedxError("MNIST reads images of 28 × 28 with values 0 to 255; give an array (N, 28, 28).") from error
+    if images.ndim != 3 or tuple(images.shape[1:]) != (28, 28):
+        raise RedxError(f"MNIST reads images of shape (N, 28, 28), not {tuple(images.shape)}; reshape them.")
+    return images
+
+
+def paper() -> Config:
+    """The papers' own recipe: a small base, linear corrections to the logits at scale 0.1, no anchors."""
+    training = Training(epochs=30, lr=1e-3, patience=3, warmup=0, schedule="constant")
+    linear = Bank(shape="linear", training=training)
+    return Config(
+        task="mnist",
+        preset="paper",
+        seeds=(42,),
+        backbone="cnn-small",
+        base=Base(training=training.model_copy(update={"epochs": 2, "patience": None})),
+        banks={
+            "residual/plain": Bank(shape="linear", scale=0.1, training=training.model_copy(update={"lr": 3e-3})),
+            "standalone/plain": linear,
+            "pooled/linear": linear,
+        },
+        main={"residual": "plain", "standalone": "plain", "pooled": "linear"},
+        router=Router(shape="linear", training=training),
+    )
+
+
+def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
+    """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
+    training = Training(epochs=epochs, batch=256, virtual_batch=256, lr=2e-3, weight_decay=1e-2, warmup=0.1)
+    corrected = Bank(shape="lowrank", hidden=64, training=training)
+    anchored = corrected.model_copy(update={"anchor": "margin", "anchor_weight": 5.0})
+    head = Bank(shape="mlp", hidden=128, depth=1, training=training)
+    return Config(
+        task="mnist",
+        preset=preset,
+        backbone=backbone,
+        base=base,
+        banks={
+            "residual/plain": corrected,
+            "residual/anchored": anchored,
+            "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
+            "standalone/plain": head,
+            "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
+            "standalone/linear": Bank(shape="linear", training=training),
+            "pooled/linear": Bank(shape="linear", training=training),
+            "pooled/mlp": Bank(shape="mlp", hidden=614, depth=1, training=training),
+        },
+        main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
+        ownership=Ownership(training=training),
+        router=Router(training=training),
+    )
+
+
+TASKS = {
+    "mnist": Task(
+        "mnist",
+        "MNIST in five label-pair domains: experts trained apart, recomposed, proven against any router.",
+        {
+            "quick": settings("quick", "cnn-small", Base(training=Training(epochs=4)), 3),
+            "default": settings(
+                "default",
+                "cnn",
+                Base(
+                    augment=True,
+                    copies=4,
+                    dropout=0.3,
+                    training=Training(epochs=40, lr=3e-3, weight_decay=1e-2, warmup=0.2),
+                ),
+                20,
+            ),
+            "paper": paper(),
+        },
+        load,
+        read,
+        study="mnist",
+    )
+}
