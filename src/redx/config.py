@@ -92,6 +92,7 @@ class Config(Settings):
     )
     backbone: str = Field(default="none", description="the frozen encoder: a name or a local folder")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to train: cpu or cuda")
+    threads: int = Field(default=0, ge=0, description="threads to train with; 0: as many as there are cores")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
     base: Base = Base()
     banks: dict[str, Bank] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -9,7 +10,7 @@ import logging
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,11 +100,22 @@ def run(
     report.check()
     config = configure(name, preset, seeds=seeds, **changes)
     folder = Path(out or Path("runs") / name)
-    with store.writing(folder, config):
+    with store.writing(folder, config), _threads(config.threads):
         start = time.perf_counter()
         data = {seed: task(name).load(config, seed) for seed in config.seeds}
         clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
         return _conclude(config, folder, data, clock, start)
+
+
+@contextlib.contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """Train with so many threads; small products lose more by waiting for a second thread than they gain."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str, float]:

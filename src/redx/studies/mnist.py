@@ -120,7 +120,7 @@ def keep_silent(config: Config, data: Data, models: dict[int, Model]) -> tuple[T
 
 
 def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
-    """Stage 4 of the papers: plain residuals and router trained together, on pooled data that `default` does without."""
+    """Stage 4 of the papers: plain residuals and router trained together, on pooled data."""
     bank, router = copy.deepcopy(model.banks["residual", "plain"]), copy.deepcopy(model.router)
     train, test = (stages.embed(config, model.base, split) for split in (data.train, data.test))
     settings = config.banks["residual/plain"].training

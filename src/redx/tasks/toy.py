@@ -87,6 +87,7 @@ def settings(task: str, banks: Sequence[str], preset: str, epochs: int) -> Confi
     return Config(
         task=task,
         preset=preset,
+        threads=1,
         banks=chosen | pooled,
         main=main | ({"averaged": main["standalone"]} if pooled else {}),
         average=True,
