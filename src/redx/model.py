@@ -84,7 +84,7 @@ class Model:
     domains: tuple[str, ...]
     classes: tuple[str, ...]  # empty for a regression
     unit: float
-    read: Callable[[Sequence[Any]], Tensor]
+    read: Callable[[Sequence[Any] | Tensor], Tensor]
     base: Base
     banks: dict[tuple[str, str], experts.Bank]  # by form and name
     main: dict[str, str]
@@ -98,7 +98,7 @@ class Model:
         if compose.rule(self.rule).form not in {form for form, _ in self.banks}:
             self.rule = "moe"
 
-    def parts(self, inputs: Sequence[Any]) -> Parts:
+    def parts(self, inputs: Sequence[Any] | Tensor) -> Parts:
         """The record of these inputs for the model's rule; labels and domains are unknown, so -1."""
         h = self.base.embed(self.read(inputs))
         unknown = torch.full((len(h),), -1)
@@ -114,12 +114,12 @@ class Model:
             logits, gates = self.base.classify(h) / self.unit, self.router(h)
         return Parts(logits, said, gates[:, : said.shape[1]], labels, domains)
 
-    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+    def predict(self, inputs: Sequence[Any] | Tensor) -> list[Any]:
         """The answer to each input: the label, or the number of a regression."""
         rule, _ = self._chosen()
         return [self._label(int(said)) for said in judge(rule, self.parts(inputs)).predicted]
 
-    def explain(self, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+    def explain(self, inputs: Sequence[Any] | Tensor) -> list[dict[str, Any]]:
         """For each input: answer, the base's answer, weights, each expert's contribution to the answer, and radius."""
         rule, _ = self._chosen()
         parts = self.parts(inputs)

@@ -24,7 +24,7 @@ class Task:
     about: str
     presets: dict[str, Config]
     load: Callable[[Config, int], Data]  # settings and seed to splits
-    read: Callable[[Sequence[Any]], Tensor]  # a user's inputs to what the network reads
+    read: Callable[[Sequence[Any] | Tensor], Tensor]  # a user's inputs to what the network reads
     study: str | None = None  # module in `redx.studies` with the task's own experiments
 
 

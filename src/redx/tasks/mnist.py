@@ -14,14 +14,14 @@ from redx.seeding import generator
 from redx.tasks import Task
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 DOMAINS = ("0-1", "2-3", "4-5", "6-7", "8-9")
 VALIDATION = 6000
 
 
 def load(config: Config, seed: int) -> Data:
-    """54,000 / 6,000 / 10,000 images; the first two by seed, stratified by domain."""
+    """54,000 / 6,000 / 10,000 images; the first two by seed, stratified by domain; a limit shortens all three alike."""
     import torch
 
     folder = fetch.mnist(Path(config.data_dir) if config.data_dir else None)
@@ -38,15 +38,26 @@ def load(config: Config, seed: int) -> Data:
     for rows, count in zip(held, counts, strict=True):
         chosen[rows[:count]] = True
     every = Split(images, labels, domains)
+    train, validation = every.only(torch.nonzero(~chosen)[:, 0]), every.only(torch.nonzero(chosen)[:, 0])
+    part = min(1.0, (config.limit or len(train)) / len(train))
     return Data(
-        train=every.only(torch.nonzero(~chosen)[:, 0]),
-        validation=every.only(torch.nonzero(chosen)[:, 0]),
-        test=Split(test_images, test_labels, test_labels // 2),
+        train=shorten(train, part, draw),
+        validation=shorten(validation, part, draw),
+        test=shorten(Split(test_images, test_labels, test_labels // 2), part, draw),
         domains=DOMAINS,
         classes=tuple(map(str, range(10))),
         split="disjoint",
         seen_in_train=share_seen(test_images, images[~chosen]),
     )
+
+
+def shorten(split: Split, part: float, draw: Generator) -> Split:
+    """A random part of a split."""
+    import torch
+
+    if part == 1:
+        return split
+    return split.only(torch.randperm(len(split), generator=draw)[: round(part * len(split))].sort().values)
 
 
 def share_seen(test: Tensor, train: Tensor) -> float:

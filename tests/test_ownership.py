@@ -1,0 +1,52 @@
+"""The conformal cut-off: an expert speaks out of turn at most as often as promised, whatever the distribution."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redx.errors import RedxError
+from redx.ownership import cutoff, out_of_turn, speaks
+
+
+@given(count=st.integers(1, 300), alpha=st.floats(0.001, 1))
+def test_the_cut_off_is_the_promised_order_statistic(count: int, alpha: float) -> None:
+    scores = torch.randperm(count, generator=torch.Generator().manual_seed(count)).double()
+    found = cutoff(scores, alpha)
+    above = int((scores > found).sum())
+    # with this many above among n, a new exchangeable score is above with probability (above + 1) / (n + 1) at most
+    if math.isinf(found) and found > 0:
+        assert 1 / (count + 1) > alpha - 1e-9
+    else:
+        assert above / (count + 1) <= alpha
+        assert (above + 1) / (count + 1) <= alpha + 1e-9
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.01])
+@pytest.mark.parametrize("shape", ["normal", "heavy", "discrete"])
+def test_new_examples_exceed_it_no_more_often_than_promised(alpha: float, shape: str) -> None:
+    draw = torch.Generator().manual_seed(5)
+    trials, count = 4000, 199
+    scores = torch.randn(trials, count + 1, generator=draw)
+    scores = {"normal": scores, "heavy": scores.sinh() ** 3, "discrete": scores.round()}[shape]
+    exceeded = sum(float(row[-1]) > cutoff(row[:-1], alpha) for row in scores)
+    assert exceeded / trials <= alpha + 3 * math.sqrt(alpha / trials)
+
+
+def test_too_few_examples_keep_the_expert_silent() -> None:
+    assert cutoff(torch.zeros(500), 0.001) == math.inf
+    assert cutoff(torch.zeros(999), 0.001) == 0
+    assert not speaks(torch.full((3, 1), 1e9), torch.tensor([math.inf])).any()
+
+
+@pytest.mark.parametrize("alpha", [0.0, -0.1, 1.5])
+def test_a_share_is_a_share(alpha: float) -> None:
+    with pytest.raises(RedxError, match="α"):
+        cutoff(torch.zeros(3), alpha)
+
+
+def test_out_of_turn_counts_only_strangers() -> None:
+    spoken = torch.tensor([[True, True], [True, False], [False, True], [True, True]])
+    assert out_of_turn(spoken, torch.tensor([0, 0, 1, 1])).tolist() == [0.5, 0.5]
