@@ -51,12 +51,12 @@ def refused(answer: tuple[int, str, str], *words: str) -> None:
         assert word in err
 
 
-VERBS = [command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands]
+VERBS = [(command.name or getattr(command.callback, "__name__", ""),) for command in app.registered_commands]
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_helps_with_an_example(ask: Ask, verb: str) -> None:
-    code, out, _ = ask(verb, "--help")
+@pytest.mark.parametrize("verb", [*VERBS, ("fetch", "mnist")])
+def test_every_verb_helps_with_an_example(ask: Ask, verb: tuple[str, ...]) -> None:
+    code, out, _ = ask(*verb, "--help")
     assert code == 0
     assert "Example" in out
     assert "--json" in out
@@ -114,6 +114,12 @@ def test_report_of_one_and_of_several(ask: Ask, copy: Path, toy: redx.Run, tmp_p
         (("run", "nothing"), ("no task 'nothing'", "toy")),
         (("run", "toy", "--preset", "huge"), ("no preset 'huge'", "quick")),
         (("run", "toy", "--seed", "-1"), ("seed", "-1")),
+        (("run", "toy", "--run", "nothing"), ("red", "moe", "all")),
+        (("run", "toy", "--device", "tpu"), ("device", "cpu")),
+        (("run", "toy", "--batch-size", "0"), ("batch", "greater")),
+        (("run", "mnist", "--alpha", "2"), ("alpha", "less")),
+        (("run", "mnist", "--data-dir", "nowhere"), ("nowhere", "--data-dir")),
+        (("fetch", "mnist", "--data-dir", "nowhere"), ("nowhere", "--data-dir")),
         (("run", "toy", "--seed", "1", "--seed", "1"), ("seed", "only once")),
         (("evaluate", "RUN", "--rule", "best"), ("no rule 'best'", "red")),
         (("evaluate", "RUN", "--rule", "red/none"), ("no bank 'none'", "residual")),

@@ -66,7 +66,8 @@ def features_of(count: int, seed: int = 0) -> Split:
 
 @pytest.fixture
 def base() -> Base:
-    return Base(torch.nn.Identity(), torch.randn(16, 10, generator=generator(0, "classifier")), torch.zeros(10))
+    weight = torch.randn(16, 10, generator=generator(0, "classifier"))
+    return Base(torch.nn.Identity(), weight, torch.zeros(10), torch.zeros(16), torch.ones(()))
 
 
 def lessons(train: Split) -> list[Lesson]:

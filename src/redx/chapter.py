@@ -50,6 +50,7 @@ def tell(label: str, config: Config, summary: Summary, study: Study | None) -> C
     sections = [
         Section("Rules", (tabulate_rules(rules, summary.get("interval", "95 %")),)),
         Section("Accuracy by domain", (tabulate_domains(rules, summary.get("domains", [])),)),
+        Section("F1 by class", (tabulate_classes(rules),)),
         Section("Accuracy against noise", (tabulate_areas(rules),), plot_noise(summary["rules"])),
         Section("Certified accuracy", (), plot_certified(summary["rules"])),
         Section("Study", study.tables if study else (), study.figures if study else ()),
@@ -176,6 +177,14 @@ def tabulate_domains(rules: Summary, order: Sequence[str]) -> Table:
     domains = list(dict.fromkeys([*(domain for domain in order if domain in found), *found]))
     rows = ((name, *(entry.get("per_domain", {}).get(domain) for domain in domains)) for name, entry in rules.items())
     return Table("", ("rule", *domains), tuple(rows))
+
+
+def tabulate_classes(rules: Summary) -> Table:
+    """F1 of every class; only where they are few enough to read."""
+    classes = list(dict.fromkeys(label for entry in rules.values() for label in entry.get("per_class", {})))
+    rows = ((name, *(entry["per_class"][label]["f1"] for label in classes)) for name, entry in rules.items())
+    note = "Precision, recall and the confusion matrix of every rule and seed are in results.jsonl."
+    return Table("", ("rule", *classes), tuple(rows) if 0 < len(classes) <= 20 else (), note)
 
 
 def tabulate_areas(rules: Summary) -> Table:

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 from redx import certify, compose, noise
 from redx.compose import Rule
 from redx.errors import RedxError
-from redx.metrics import Tally, area, by_domain, spread
+from redx.metrics import Tally, area, by_class, by_domain, spread
 from redx.noise import Noise
 from redx.records import Parts, answers
 from redx.seeding import generator
@@ -73,8 +73,8 @@ def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tens
     return certify.radius(certify.margins(scores, predicted), worst)
 
 
-def measure(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> dict[str, float | None]:
-    """All figures of a rule without noise."""
+def measure(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:
+    """Count the answers of a rule without noise."""
     outputs = parts.base.shape[1]
     count = outputs if outputs > 1 else int(parts.labels.max()) + 2
     tally = Tally(outputs, domains, count)
@@ -82,7 +82,7 @@ def measure(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> dict[str, flo
     for rows, part in parts.chunks():
         scores = compose.logits(rule, compose.mix(rule, part, weights[rows]))
         tally.update(scores, part.base, part.labels, part.domains)
-    return tally.compute()
+    return tally
 
 
 def evaluate(
@@ -105,11 +105,19 @@ def evaluate(
             row = {**fixed, "noise": kind, "level": level, "seed": seed, "domain": domain}  # noqa: B023
             rows.append({**row, "metric": metric, "value": value})
 
-        for metric, value in measure(rule, parts, domains).items():
+        tally = measure(rule, parts, domains)
+        for metric, value in tally.compute().items():
             if metric.startswith("domain:"):
                 add("accuracy", value, metric.removeprefix("domain:"))
             else:
                 add(metric, value)
+        if tally.outputs > 1:
+            confusion = tally.confusion.compute()
+            for metric, values in by_class(confusion).items():
+                for label, value in enumerate(values):
+                    add(metric, value, f"class {label}")
+            for truth, said in confusion.nonzero().tolist():
+                add("confusion", int(confusion[truth, said]), f"class {truth} as {said}")
         judged = judge(rule, parts)
         right = judged.predicted == parts.labels
         for epsilon in epsilons:
@@ -174,6 +182,10 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
         if metric == "accuracy" and kind == "none" and domain != "all"
     }
     entry["worst_domain"] = clean["worst_domain"]
+    entry["per_class"] = {}
+    for (metric, _, _, domain), value in mean.items():
+        if metric in ("precision", "recall", "f1"):
+            entry["per_class"].setdefault(domain.removeprefix("class "), {})[metric] = value
     entry["certified"] = {name.split("@")[1]: value for name, value in clean.items() if name.startswith("certified@")}
     entry["noise"], entry["noise_area"] = {}, {}
     for (metric, kind, level, domain), value in mean.items():

@@ -75,6 +75,13 @@ class Tally:
         }
 
 
+def by_class(confusion: Tensor) -> dict[str, list[float]]:
+    """Precision, recall and F1 of every class, from the confusion matrix with the truth in rows."""
+    hits, truth, said = (part.double() for part in (confusion.diagonal(), confusion.sum(1), confusion.sum(0)))
+    parts = {"precision": hits / said.clamp_min(1), "recall": hits / truth.clamp_min(1)}
+    return {name: part.tolist() for name, part in {**parts, "f1": 2 * hits / (truth + said).clamp_min(1)}.items()}
+
+
 def by_domain(right: Tensor, domains: Tensor, names: tuple[str, ...]) -> dict[str, float]:
     """Accuracy in each domain that occurs."""
     shares = {name: right[domains == index].double().mean() for index, name in enumerate(names)}

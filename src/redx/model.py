@@ -19,11 +19,13 @@ from redx.records import Parts
 
 @dataclass(frozen=True)
 class Base:
-    """The frozen base: an encoder to features h, and the shared classifier W_c on them."""
+    """The frozen base: an encoder, the bus that standardises its features to h, and the shared classifier W_c on h."""
 
     encoder: nn.Module
     weight: Tensor  # (D, C)
     bias: Tensor  # (C,)
+    mean: Tensor  # (D,)
+    scale: Tensor  # ()
 
     @staticmethod
     def of(tensors: dict[str, Tensor], backbone: str = "none") -> Base:
@@ -32,7 +34,8 @@ class Base:
         inner = {name.removeprefix("encoder."): value for name, value in tensors.items() if name.startswith("encoder.")}
         try:
             encoder.load_state_dict(inner)
-            return Base(encoder.eval(), tensors["classifier.weight"], tensors["classifier.bias"])
+            outer = (tensors[name] for name in ("classifier.weight", "classifier.bias", "bus.mean", "bus.scale"))
+            return Base(encoder.eval(), *outer)
         except (KeyError, RuntimeError) as error:
             raise RedxError(
                 f"The file of the base does not fit backbone {backbone!r}; delete the run and repeat it."
@@ -48,7 +51,12 @@ class Base:
 
     def embed(self, inputs: Tensor) -> Tensor:  # (N, ...) -> (N, D)
         with torch.no_grad():
-            return self.encoder(inputs)
+            return (self.encoder(inputs) - self.mean) / self.scale
+
+    def to(self, device: str) -> Base:
+        """The same base elsewhere; its encoder moves along."""
+        moved = (tensor.to(device) for tensor in (self.weight, self.bias, self.mean, self.scale))
+        return Base(self.encoder.to(device), *moved)
 
     def classify(self, h: Tensor) -> Tensor:  # (..., D) -> (..., C)
         return h @ self.weight + self.bias
@@ -56,7 +64,8 @@ class Base:
     def tensors(self) -> dict[str, Tensor]:
         """All that it consists of, by name."""
         inner = {f"encoder.{name}": tensor for name, tensor in self.encoder.state_dict().items()}
-        return inner | {"classifier.weight": self.weight, "classifier.bias": self.bias}
+        outer = {"classifier.weight": self.weight, "classifier.bias": self.bias}
+        return inner | outer | {"bus.mean": self.mean, "bus.scale": self.scale}
 
 
 @dataclass(frozen=True)

@@ -100,6 +100,8 @@ def run(
     """Run a task from data to report; a run that was interrupted goes on where it stopped, with the same numbers."""
     report.check()
     config = configure(name, preset, seeds=seeds, **changes)
+    if config.device == "cuda" and not torch.cuda.is_available():
+        raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
     folder = Path(out or Path("runs") / name)
     with store.writing(folder, config), _threads(config.threads):
         start = time.perf_counter()

@@ -54,7 +54,7 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     """The base: given by the task, or encoder and classifier trained on the shared subset."""
     if data.given_base is not None:
         weight, bias = data.given_base
-        return {"classifier.weight": weight, "classifier.bias": bias}
+        return Base(nn.Identity(), weight, bias, torch.zeros(len(weight)), torch.ones(())).tensors()
     own = data.train.only(share(data, config.base.share, seed))
     check = data.validation.only(halve(data, config.ownership.calibration, seed)[0])
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
@@ -78,8 +78,12 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     train(
         config.base.training, net, loss, [len(own)], [generator(seed, "batches", "base")], score, f"seed {seed}: base"
     )
-    net.cpu()
-    return Base(encoder, classifier.weight.detach().T, classifier.bias.detach()).tensors()
+    net.cpu().eval()
+    with torch.no_grad():
+        h = torch.cat([encoder(x) for x in own.inputs.split(IMAGES)])
+        mean, scale = h.mean(0), h.std()  # the bus: one scale for all features, so that large ones stay large
+        weight, bias = classifier.weight.T * scale, classifier.bias + mean @ classifier.weight.T
+    return Base(encoder, weight, bias, mean, scale).tensors()
 
 
 def _batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
@@ -91,8 +95,14 @@ def embed(config: Config, base: Base, split: Split) -> Split:
     if config.backbone == "none":
         return split
     name = features.fingerprint(base.tensors(), config.backbone, split.digest())
-    encoded = features.remember(name, len(split), lambda: (base.embed(x) for x in split.inputs.split(IMAGES)))
-    return Split(encoded, split.labels, split.domains)
+
+    def make() -> Iterator[Tensor]:
+        moved = base.to(config.device)
+        for batch in split.inputs.split(IMAGES):
+            yield moved.embed(batch.to(config.device)).cpu()
+        moved.to("cpu")
+
+    return Split(features.remember(name, len(split), make), split.labels, split.domains)
 
 
 def copy(split: Split, seed: int, number: int) -> Split:
