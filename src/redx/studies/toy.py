@@ -58,9 +58,9 @@ def by_segment(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[str, di
     )
     note = (
         "An average of experts is right where their errors cancel. Linear experts make none, residual experts hardly "
-        "any. MLP experts err outside their own segments, those below a segment one way and those above it the other, "
-        "so their mean can cross the truth in a few places, most often in the middle segment, by luck of the seed: "
-        "right there without having learnt it."
+        "any. An MLP expert is drawn towards its own segment's sums everywhere else, so the mean of all is too high for "
+        "small numbers and too low for large ones; where it crosses the truth on its way, in or near the middle, a few "
+        "answers are right by luck of the seed, which is all that is left of five good experts."
     )
     columns = ("mixture", "seed", *data.domains, "mean")
     return Table("Accuracy by segment, before and after mixing", columns, rows, note), facts
@@ -93,7 +93,7 @@ def bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
 
 def ablate(config: Config, base: Base, seed: int) -> list[Table]:
     """The ablations: what makes experts mixable."""
-    epochs, counts = (1000, (2, 4, 5, 10, 20, 25, 50)) if config.study == "full" else (200, (2, 10, 50))
+    epochs, counts = (2000, (2, 4, 5, 10, 20, 25, 50)) if config.study == "full" else (200, (2, 10, 50))
     todo: dict[str, list[tuple[str, str, Bank, int]]] = {}  # title to cases: name, form, bank, number of experts
     if "residual/residual" in config.banks:
         residual = change(config.banks["residual/residual"], epochs=epochs)
@@ -116,7 +116,10 @@ def ablate(config: Config, base: Base, seed: int) -> list[Table]:
             (kind, "standalone", mlp.model_copy(update={"activation": kind}), 5) for kind in ("relu", "tanh", "gelu")
         ]
     columns = ("case", "own expert", "mean of all", "any router", "mean, worst segment", "largest error of an expert")
-    note = "Accuracy, mean over the segments; 'any router' is certified at ε = 1; errors of y in [0, 1]; first seed."
+    note = (
+        f"First seed, {epochs} steps each. Accuracies are means over the segments, 'any router' is certified at ε = 1, "
+        "and errors are of y, which goes from 0 to 1."
+    )
     tables = []
     with progress("ablations", sum(map(len, todo.values()))) as advance:
         for title, cases in todo.items():
