@@ -67,7 +67,7 @@ def features_of(count: int, seed: int = 0) -> Split:
 @pytest.fixture
 def base() -> Base:
     weight = torch.randn(16, 10, generator=generator(0, "classifier"))
-    return Base(torch.nn.Identity(), weight, torch.zeros(10), torch.zeros(16), torch.ones(()))
+    return Base(torch.nn.Identity(), weight, torch.zeros(10), torch.zeros(16), torch.ones(16))
 
 
 def lessons(train: Split) -> list[Lesson]:
@@ -98,7 +98,7 @@ def test_training_one_expert_leaves_the_others_alone(key: str, base: Base) -> No
 
 
 def test_an_untrained_correction_is_exactly_nothing(base: Base) -> None:
-    bank = LowRank(5, 4, base.weight)
+    bank = LowRank(5, 16, 4, base.weight)
     experts.initialise(bank, [generator(0, k) for k in range(5)])
     assert bank.down.any()
     assert torch.equal(experts.speak(bank, features_of(20).inputs), torch.zeros(20, 5, 10))

@@ -44,6 +44,7 @@ class Bank(Settings):
     activation: Literal["gelu", "relu", "tanh"] = Field(default="gelu", description="between the layers")
     standardise: bool = Field(default=False, description="train on standardised inputs, folded into the first layer")
     scale: float = Field(default=1.0, gt=0, description="factor on the output; small keeps a correction small")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from an expert in training")
     anchor: Literal["none", "truth", "size", "margin"] = Field(
         default="none", description="what holds an expert outside its domain: the labels, a small residual, the margin"
     )
@@ -70,6 +71,7 @@ class Ownership(Settings):
         default=0.001, gt=0, le=1, description="α: share of cases in which an expert may speak out of turn"
     )
     hidden: int = Field(default=64, ge=1, description="width of the hidden layer")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from a score in training")
     calibration: float = Field(default=2 / 3, gt=0, lt=1, description="share of validation kept for the cut-offs alone")
     training: Training = Training()
 
@@ -79,6 +81,7 @@ class Router(Settings):
 
     shape: Literal["linear", "mlp"] = Field(default="mlp", description="one linear layer, or two layers")
     hidden: int = Field(default=256, ge=1, description="width of the hidden layer")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from it in training")
     training: Training = Training()
 
 

@@ -5,7 +5,8 @@
     lowrank   W_c V_k σ(U_k h), rank R, V zero at the start, the classifier W_c shared and frozen
 
 times `scale`. Every tensor has the expert as its first axis, so all experts run as one batched product, and expert k
-is nothing but slice k. `forward` takes what each expert reads, (K, B, D), and gives (K, B, C).
+is nothing but slice k. `forward` takes what each expert reads, (K, B, E), and gives (K, B, C); E is D or more, where
+the encoder offers features beside h.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ ROWS = 8192  # examples that all experts speak about at once
 
 
 class Stack(nn.Module):
-    """K multi-layer perceptrons side by side; with sizes (D, C) they are linear."""
+    """K multi-layer perceptrons side by side; with sizes (E, C) they are linear."""
 
     def __init__(self, experts: int, sizes: Sequence[int], scale: float = 1.0, activation: str = "gelu") -> None:
         super().__init__()
@@ -33,7 +34,7 @@ class Stack(nn.Module):
         self.weights = nn.ParameterList(torch.zeros(experts, inner, outer) for inner, outer in pairs)
         self.biases = nn.ParameterList(torch.zeros(experts, 1, outer) for _, outer in pairs)
 
-    def forward(self, x: Tensor) -> Tensor:  # (K, B, D) -> (K, B, C)
+    def forward(self, x: Tensor) -> Tensor:  # (K, B, E) -> (K, B, C)
         last = len(self.weights) - 1
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             x = torch.baddbmm(bias, x, weight)
@@ -50,17 +51,16 @@ class LowRank(nn.Module):
     """K low-rank corrections of the representation, seen through the shared classifier."""
 
     def __init__(
-        self, experts: int, rank: int, classifier: Tensor, scale: float = 1.0, activation: str = "gelu"
+        self, experts: int, inputs: int, rank: int, classifier: Tensor, scale: float = 1.0, activation: str = "gelu"
     ) -> None:
         super().__init__()
         self.scale = scale
         self.activation = ACTIVATIONS[activation]
-        width = classifier.shape[0]
-        self.down = nn.Parameter(torch.zeros(experts, width, rank))  # U, (K, D, R)
-        self.up = nn.Parameter(torch.zeros(experts, rank, width))  # V, (K, R, D)
+        self.down = nn.Parameter(torch.zeros(experts, inputs, rank))  # U, (K, E, R)
+        self.up = nn.Parameter(torch.zeros(experts, rank, classifier.shape[0]))  # V, (K, R, D)
         self.classifier = nn.Buffer(classifier, persistent=False)  # W_c, (D, C): the base's, not the expert's
 
-    def forward(self, x: Tensor) -> Tensor:  # (K, B, D) -> (K, B, C)
+    def forward(self, x: Tensor) -> Tensor:  # (K, B, E) -> (K, B, C)
         return self.scale * (self.activation(x @ self.down) @ (self.up @ self.classifier))
 
     def bounds(self) -> list[tuple[Tensor, float]]:
@@ -84,14 +84,14 @@ def initialise(bank: Bank, generators: Sequence[Generator]) -> None:
 
 
 def fold(bank: Stack, mean: Tensor, deviation: Tensor) -> None:
-    """Put the standardisation (x - mean) / deviation, each (K, 1, D), into the first layer."""
+    """Put the standardisation (x - mean) / deviation, each (K, 1, E), into the first layer."""
     with torch.no_grad():
         bank.weights[0].copy_(bank.weights[0] / deviation.transpose(1, 2))
         bank.biases[0].copy_(torch.baddbmm(bank.biases[0], -mean, bank.weights[0]))
 
 
 def speak(bank: Bank, x: Tensor) -> Tensor:
-    """What every expert says about the same examples: (N, D) to (N, K, C)."""
+    """What every expert says about the same examples: (N, E) to (N, K, C)."""
     count = next(bank.parameters()).shape[0]
     with torch.no_grad():
         said = [bank(rows.expand(count, *rows.shape)).transpose(0, 1) for rows in x.split(ROWS)]

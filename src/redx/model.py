@@ -19,13 +19,16 @@ from redx.records import Parts
 
 @dataclass(frozen=True)
 class Base:
-    """The frozen base: an encoder, the bus that standardises its features to h, and the shared classifier W_c on h."""
+    """The frozen base: an encoder, the bus that standardises its features, and the shared classifier W_c.
+
+    The classifier reads the first D features, h; experts read all E of them, h and what the encoder gives beside it.
+    """
 
     encoder: nn.Module
     weight: Tensor  # (D, C)
     bias: Tensor  # (C,)
-    mean: Tensor  # (D,)
-    scale: Tensor  # ()
+    mean: Tensor  # (E,)
+    scale: Tensor  # (E,)
 
     @staticmethod
     def of(tensors: dict[str, Tensor], backbone: str = "none") -> Base:
@@ -43,13 +46,14 @@ class Base:
 
     @property
     def width(self) -> int:
-        return self.weight.shape[0]
+        """E, what an expert reads."""
+        return len(self.mean)
 
     @property
     def outputs(self) -> int:
         return self.weight.shape[1]
 
-    def embed(self, inputs: Tensor) -> Tensor:  # (N, ...) -> (N, D)
+    def embed(self, inputs: Tensor) -> Tensor:  # (N, ...) -> (N, E)
         with torch.no_grad():
             return (self.encoder(inputs) - self.mean) / self.scale
 
@@ -58,8 +62,8 @@ class Base:
         moved = (tensor.to(device) for tensor in (self.weight, self.bias, self.mean, self.scale))
         return Base(self.encoder.to(device), *moved)
 
-    def classify(self, h: Tensor) -> Tensor:  # (..., D) -> (..., C)
-        return h @ self.weight + self.bias
+    def classify(self, h: Tensor) -> Tensor:  # (..., E) -> (..., C)
+        return h[..., : len(self.weight)] @ self.weight + self.bias
 
     def tensors(self) -> dict[str, Tensor]:
         """All that it consists of, by name."""

@@ -21,7 +21,10 @@ class Router(nn.Module):
         self.deviation = nn.Buffer(torch.ones(inputs))
 
     def forward(self, h: Tensor) -> Tensor:  # (N, D) -> (N, K)
-        return self.layers((h - self.mean) / self.deviation)
+        return self.layers(self.bus(h))
+
+    def bus(self, h: Tensor) -> Tensor:
+        return (h - self.mean) / self.deviation
 
     def standardise(self, h: Tensor) -> None:
         """Remember mean and spread of the features, so that every dimension counts alike."""

@@ -54,24 +54,31 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     """The base: given by the task, or encoder and classifier trained on the shared subset."""
     if data.given_base is not None:
         weight, bias = data.given_base
-        return Base(nn.Identity(), weight, bias, torch.zeros(len(weight)), torch.ones(())).tensors()
+        return Base(nn.Identity(), weight, bias, torch.zeros(len(weight)), torch.ones(len(weight))).tensors()
     own = data.train.only(share(data, config.base.share, seed))
     check = data.validation.only(halve(data, config.ownership.calibration, seed)[0])
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
     encoder = backbones.build(config.backbone)
-    classifier = nn.Linear(cast(int, encoder.width), data.outputs)
-    net = nn.Sequential(encoder, nn.Dropout(config.base.dropout), classifier).to(config.device)
+    width = cast(int, encoder.width)  # D; what the encoder gives beyond it is for the experts alone
+    classifier = nn.Linear(width, data.outputs).to(config.device)
+    encoder.to(config.device)
+    hide = nn.Dropout(config.base.dropout)
+    net = nn.ModuleList([encoder, classifier, hide])
+
+    def answer(images: Tensor) -> Tensor:
+        return classifier(hide(encoder(images.to(config.device))[:, :width]))
+
     draw = generator(seed, "augmentation")
 
     def loss(rows: Tensor) -> Tensor:
         images = own.inputs[rows[0]]
         images = distort(images, draw) if config.base.augment else images
-        return cross_entropy(net(images.to(config.device)), own.labels[rows[0]].to(config.device))[None]
+        return cross_entropy(answer(images), own.labels[rows[0]].to(config.device))[None]
 
     def score(_: int) -> float:
         net.eval()
         with torch.no_grad():
-            right = [net(x.to(config.device)).argmax(-1).cpu() == y for x, y in _batches(check)]
+            right = [answer(x).argmax(-1).cpu() == y for x, y in _batches(check)]
         net.train()
         return float(torch.cat(right).double().mean())
 
@@ -80,9 +87,10 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     )
     net.cpu().eval()
     with torch.no_grad():
-        h = torch.cat([encoder(x) for x in own.inputs.split(IMAGES)])
-        mean, scale = h.mean(0), h.std()  # the bus: one scale for all features, so that large ones stay large
-        weight, bias = classifier.weight.T * scale, classifier.bias + mean @ classifier.weight.T
+        seen = torch.cat([encoder(x) for x in own.inputs.split(IMAGES)])  # (N, E)
+        mean, scale = seen.mean(0), seen.std(0) + 0.1 * seen.std()  # the bus; a dead feature stays small
+        weight = classifier.weight.T * scale[:width, None]
+        bias = classifier.bias + mean[:width] @ classifier.weight.T
     return Base(encoder, weight, bias, mean, scale).tensors()
 
 
@@ -136,7 +144,7 @@ def teach(data: Data, train: Split, anchors: Split, check: Split) -> list[Lesson
 def build(settings: Bank, count: int, base: Base) -> Stack | LowRank:
     """An untrained bank of `count` experts."""
     if settings.shape == "lowrank":
-        return LowRank(count, settings.hidden, base.weight, settings.scale, settings.activation)
+        return LowRank(count, base.width, settings.hidden, base.weight, settings.scale, settings.activation)
     widths = experts.sizes(settings.shape, base.width, base.outputs, settings.hidden, settings.depth)
     return Stack(count, widths, settings.scale, settings.activation)
 
@@ -155,16 +163,18 @@ def train_bank(
         deviation = torch.stack([split.inputs.std(0, keepdim=True).clamp_min(1e-6) for split in own])
     draws = [generator(seed, "anchors", key, lesson.name) for lesson in lessons]
 
+    def speak(x: Tensor) -> Tensor:
+        return bank(hide((x - mean) / deviation, settings.dropout, draws))
+
     def loss(rows: Tensor) -> Tensor:
-        x, labels = _gather(own, rows)  # (K, B, D), (K, B)
+        x, labels = gather(own, rows)  # (K, B, E), (K, B)
         start = base.classify(x) if corrects else 0.0
-        total = losses(start + bank((x - mean) / deviation), labels, unit)
+        total = losses(start + speak(x), labels, unit)
         if settings.anchor == "none":
             return total
-        picked = [torch.randint(len(a), rows.shape[1:], generator=draw) for a, draw in zip(anchors, draws, strict=True)]
-        x, labels = _gather(anchors, torch.stack(picked))
-        start = base.classify(x)
-        return total + settings.anchor_weight * hold(settings.anchor, start if corrects else None, bank(x), labels)
+        x, labels = gather(anchors, draw_rows(anchors, rows.shape[1], draws))
+        start = base.classify(x) if corrects else None
+        return total + settings.anchor_weight * hold(settings.anchor, start, speak(x), labels)
 
     def score(learner: int) -> float:
         check = lessons[learner].check
@@ -179,8 +189,22 @@ def train_bank(
     return bank
 
 
-def _gather(splits: Sequence[Split], rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Row k of `rows` taken from split k: (K, B, D) and (K, B)."""
+def draw_rows(splits: Sequence[Split], count: int, draws: Sequence[torch.Generator]) -> Tensor:
+    """Random rows of each split, from its own generator: (K, B)."""
+    pairs = zip(splits, draws, strict=True)
+    return torch.stack([torch.randint(len(split), (count,), generator=draw) for split, draw in pairs])
+
+
+def hide(x: Tensor, share: float, draws: Sequence[torch.Generator]) -> Tensor:
+    """Dropout in which learner k draws from generator k: (K, B, E) to the same."""
+    if share == 0:
+        return x
+    kept = torch.stack([torch.empty(x.shape[1:]).bernoulli_(1 - share, generator=draw) for draw in draws])
+    return x * kept / (1 - share)
+
+
+def gather(splits: Sequence[Split], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Row k of `rows` taken from split k: (K, B, E) and (K, B)."""
     pairs = list(zip(splits, rows, strict=True))
     return torch.stack([split.inputs[some] for split, some in pairs]), torch.stack(
         [s.labels[some] for s, some in pairs]
@@ -224,8 +248,9 @@ def train_ownership(
     own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
 
     def loss(rows: Tensor) -> Tensor:
-        picked = [torch.randint(len(a), rows.shape[1:], generator=draw) for a, draw in zip(anchors, draws, strict=True)]
-        scores = scorers(torch.cat([_gather(own, rows)[0], _gather(anchors, torch.stack(picked))[0]], 1))[..., 0]
+        others = draw_rows(anchors, rows.shape[1], draws)
+        x = torch.cat([gather(own, rows)[0], gather(anchors, others)[0]], 1)  # (K, 2B, E)
+        scores = scorers(hide(x, settings.dropout, draws))[..., 0]
         truth = torch.zeros_like(scores)
         truth[:, : rows.shape[1]] = 1
         return binary_cross_entropy_with_logits(scores, truth, reduction="none").mean(1)
@@ -256,8 +281,11 @@ def train_router(config: Config, data: Data, split: Split, check: Split, seed: i
     routers.initialise(router, generator(seed, "router"))
     router.standardise(split.inputs)
 
+    draws = [generator(seed, "router dropout")]
+
     def loss(rows: Tensor) -> Tensor:
-        return cross_entropy(router(split.inputs[rows[0]]), split.domains[rows[0]])[None]
+        x = hide(router.bus(split.inputs[rows[0]])[None], settings.dropout, draws)[0]
+        return cross_entropy(router.layers(x), split.domains[rows[0]])[None]
 
     def score(_: int) -> float:
         with torch.no_grad():

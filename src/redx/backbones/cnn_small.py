@@ -6,7 +6,7 @@ from torch import Tensor, nn
 class Encoder(nn.Module):
     """Grey images of 28 × 28, as bytes, to 128 features."""
 
-    width = 128
+    width = 128  # D, all that there is
 
     def __init__(self) -> None:
         super().__init__()

@@ -58,9 +58,9 @@ def by_segment(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[str, di
     )
     note = (
         "An average of experts is right where their errors cancel. Linear experts make none, residual experts hardly "
-        "any. An MLP expert is drawn towards its own segment's sums everywhere else, so the mean of all is too high for "
-        "small numbers and too low for large ones; where it crosses the truth on its way, in or near the middle, a few "
-        "answers are right by luck of the seed, which is all that is left of five good experts."
+        "any. An MLP expert is drawn towards its own segment's sums everywhere else, so their mean is too high for "
+        "small numbers and too low for large ones; where it crosses the truth on its way, in or near the middle, a "
+        "few answers are right by luck of the seed, all that is left of five good experts."
     )
     columns = ("mixture", "seed", *data.domains, "mean")
     return Table("Accuracy by segment, before and after mixing", columns, rows, note), facts

@@ -126,23 +126,19 @@ def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
     )
 
 
+strong = Base(
+    augment=True,
+    copies=5,
+    dropout=0.4,
+    training=Training(epochs=40, batch=64, virtual_batch=64, lr=3e-3, weight_decay=1e-2, warmup=0.2),
+)
 TASKS = {
     "mnist": Task(
         "mnist",
         "MNIST in five label-pair domains: experts trained apart, recomposed, proven against any router.",
         {
             "quick": settings("quick", "cnn-small", Base(training=Training(epochs=4)), 3),
-            "default": settings(
-                "default",
-                "cnn",
-                Base(
-                    augment=True,
-                    copies=4,
-                    dropout=0.3,
-                    training=Training(epochs=40, lr=3e-3, weight_decay=1e-2, warmup=0.2),
-                ),
-                20,
-            ),
+            "default": settings("default", "cnn", strong, 20),
             "paper": paper(),
         },
         load,
