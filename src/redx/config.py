@@ -97,6 +97,7 @@ class Config(Settings):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to train: cpu or cuda")
     threads: int = Field(default=0, ge=0, description="threads to train with; 0: as many as there are cores")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
+    copies: int = Field(default=0, ge=0, description="distorted copies of the training split to learn from as well")
     limit: int | None = Field(default=None, ge=100, description="use only so many training examples, for trials")
     base: Base = Base()
     banks: dict[str, Bank] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")

@@ -115,8 +115,9 @@ def embed(config: Config, base: Base, split: Split) -> Split:
 
 def copy(split: Split, seed: int, number: int) -> Split:
     """The same images by another hand: a distorted copy."""
-    drawn = distort(split.inputs, generator(seed, "copy", number)).round().to(split.inputs.dtype)
-    return Split(drawn, split.labels, split.domains)
+    draw = generator(seed, "copy", number)
+    images = [distort(some, draw).round().to(split.inputs.dtype) for some in split.inputs.split(IMAGES)]
+    return Split(torch.cat(images), split.labels, split.domains)
 
 
 def pool(splits: Sequence[Split]) -> Split:

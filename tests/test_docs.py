@@ -1,0 +1,69 @@
+"""What the documents tell people to type works."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import redx
+from redx import pipeline
+from redx.cli import main
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+
+
+COMMANDS = [
+    line.split("#")[0].split()[1:]
+    for page in PAGES
+    for block in blocks(page, "")
+    for line in block.splitlines()
+    if line.startswith("redx ")
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_commands_in_the_documents_run(
+    words: list[str], toy: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(toy.folder, tmp_path / "runs" / "toy")
+    shutil.copytree(toy.folder, tmp_path / "runs" / "mnist")
+    asked: list[Any] = []
+
+    def pretend(name: str, preset: str, seeds: Any = None, out: Any = None, **changes: Any) -> redx.Run:
+        asked.append(pipeline.configure(name, preset, seeds=seeds, **changes))  # all but the training itself
+        return toy
+
+    monkeypatch.setattr(pipeline, "run", pretend)
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    assert not stop.value.code
+    assert bool(asked) == (words[0] == "run")
+
+
+def test_the_documents_hold_commands() -> None:
+    assert len(COMMANDS) >= 6
+
+
+def test_python_in_the_readme_runs(toy: redx.Run, tmp_path: Path) -> None:
+    shutil.copytree(toy.folder, tmp_path / "runs" / "toy")
+    (block,) = blocks(ROOT / "README.md", "python")
+    shorter = block.replace('redx.run("toy", preset="quick")', 'redx.load("runs/toy")')
+    assert shorter != block
+    subprocess.run([sys.executable, "-c", shorter], check=True, cwd=tmp_path, timeout=120)
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(example: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, example], check=True, cwd=tmp_path, timeout=300, capture_output=True, text=True
+    )
+    assert done.stdout
