@@ -50,13 +50,15 @@ def candidates(config: Config) -> list[tuple[str, Bank]]:
         ("residual/anchored", change(anchored, **best, anchor=anchor, anchor_weight=weight))
         for anchor, weight in ANCHORS
     ]
+    for smoothing in (0.003, 0.006, 0.01):
+        found.append(("residual/anchored", change(anchored, **best, smoothing=smoothing)))
     return found + [("residual/anchored", change(anchored, **each)) for each in OPTIMISERS]
 
 
 class Bench:
     """What one seed needs: the base's features, with 10,000 training images held out."""
 
-    def __init__(self, run: Path, seed: int, copied: bool) -> None:
+    def __init__(self, run: Path, seed: int) -> None:
         self.config, self.seed = store.read_config(run), seed
         data = task("mnist").load(self.config, seed)
         self.base = Base.of(store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), self.config.backbone)
@@ -69,8 +71,7 @@ class Bench:
         kept = torch.ones(len(train), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
         copies = [stages.copy(data.train.only(shared), seed, number) for number in range(self.config.base.copies)]
         anchors = [train.only(shared), *(stages.embed(self.config, self.base, copy) for copy in copies)]
-        more = [stages.embed(self.config, self.base, stages.copy(data.train, seed, -1)).only(kept)] if copied else []
-        self.train, self.test = stages.pool([train.only(kept), *more]), train.only(held)
+        self.train, self.test = train.only(kept), train.only(held)
         self.check, self.calibration = validation.only(choose), validation.only(calibrate)
         self.lessons = stages.teach(data, self.train, stages.pool(anchors), self.check)
         self.gates = self._gates(data)
@@ -137,11 +138,8 @@ def main() -> None:
     words.add_argument("run", type=Path)
     words.add_argument("--seed", type=int, action="append")
     words.add_argument("--only", default="", help="only banks whose name contains this word")
-    words.add_argument(
-        "--copied", action="store_true", help="learn from a distorted copy of the training images as well"
-    )
     asked = words.parse_args()
-    benches = [Bench(asked.run, seed, asked.copied) for seed in asked.seed or [0]]
+    benches = [Bench(asked.run, seed) for seed in asked.seed or [0]]
     for key, settings in candidates(benches[0].config):
         if asked.only not in key:
             continue
@@ -151,6 +149,7 @@ def main() -> None:
         told = f"lr {training.lr:g}, decay {training.weight_decay:g}, dropout {settings.dropout:g}"
         told += f", epochs {training.epochs}"
         told += f", {settings.anchor} {settings.anchor_weight:g}" if settings.anchor != "none" else ""
+        told += f", smoothing {settings.smoothing:g}" if settings.smoothing else ""
         told += " | ".join(["", *(f"{name} {value:.4f}" for name, value in mean.items())])
         print(f"| {key} | {told} |", flush=True)
 

@@ -45,6 +45,7 @@ class Bank(Settings):
     standardise: bool = Field(default=False, description="train on standardised inputs, folded into the first layer")
     scale: float = Field(default=1.0, gt=0, description="factor on the output; small keeps a correction small")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from an expert in training")
+    smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing: how far from certain to be taught")
     anchor: Literal["none", "truth", "size", "margin"] = Field(
         default="none", description="what holds an expert outside its domain: the labels, a small residual, the margin"
     )
@@ -97,7 +98,6 @@ class Config(Settings):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="where to train: cpu or cuda")
     threads: int = Field(default=0, ge=0, description="threads to train with; 0: as many as there are cores")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
-    copies: int = Field(default=0, ge=0, description="distorted copies of the training split to learn from as well")
     limit: int | None = Field(default=None, ge=100, description="use only so many training examples, for trials")
     base: Base = Base()
     banks: dict[str, Bank] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")

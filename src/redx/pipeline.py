@@ -157,8 +157,6 @@ def embed_splits(config: Config, base: Base, data: Data, seed: int) -> tuple[Spl
     shared = stages.share(data, config.base.share, seed)
     copies = (stages.copy(data.train.only(shared), seed, number) for number in range(config.base.copies))
     anchors = [train.only(shared), *(stages.embed(config, base, copy) for copy in copies)]
-    more = (stages.copy(data.train, seed, -1 - number) for number in range(config.copies))
-    train = stages.pool([train, *(stages.embed(config, base, copy) for copy in more)])
     return train, stages.pool(anchors), validation.only(choose), validation.only(calibrate), test
 
 

@@ -15,6 +15,7 @@ from redx.augment import distort
 from redx.config import Bank, Config, Training
 from redx.experts import LowRank, Stack
 from redx.model import Base
+from redx.progress import progress
 from redx.records import Data, Split
 from redx.routers import Router
 from redx.seeding import generator
@@ -106,8 +107,10 @@ def embed(config: Config, base: Base, split: Split) -> Split:
 
     def make() -> Iterator[Tensor]:
         moved = base.to(config.device)
-        for batch in split.inputs.split(IMAGES):
-            yield moved.embed(batch.to(config.device)).cpu()
+        with progress("encoding", len(split)) as advance:
+            for batch in split.inputs.split(IMAGES):
+                yield moved.embed(batch.to(config.device)).cpu()
+                advance(len(batch))
         moved.to("cpu")
 
     return Split(features.remember(name, len(split), make), split.labels, split.domains)
@@ -170,7 +173,7 @@ def train_bank(
     def loss(rows: Tensor) -> Tensor:
         x, labels = gather(own, rows)  # (K, B, E), (K, B)
         start = base.classify(x) if corrects else 0.0
-        total = losses(start + speak(x), labels, unit)
+        total = losses(start + speak(x), labels, unit, settings.smoothing)
         if settings.anchor == "none":
             return total
         x, labels = gather(anchors, draw_rows(anchors, rows.shape[1], draws))
@@ -212,11 +215,12 @@ def gather(splits: Sequence[Split], rows: Tensor) -> tuple[Tensor, Tensor]:
     )
 
 
-def losses(said: Tensor, truth: Tensor, unit: float) -> Tensor:
+def losses(said: Tensor, truth: Tensor, unit: float, smoothing: float = 0.0) -> Tensor:
     """The loss of each learner, (K, B, C) and (K, B) to (K,): squared error for a regression, else cross-entropy."""
     if said.shape[-1] == 1:
         return (said[..., 0] - truth * unit).square().mean(1)
-    return cross_entropy(said.flatten(0, 1), truth.flatten(), reduction="none").view(truth.shape).mean(1)
+    flat = cross_entropy(said.flatten(0, 1), truth.flatten(), reduction="none", label_smoothing=smoothing)
+    return flat.view(truth.shape).mean(1)
 
 
 def hold(anchor: str, start: Tensor | None, said: Tensor, truth: Tensor) -> Tensor:
