@@ -15,8 +15,7 @@ import torch
 from redx import certify, compose, experts, noise, stages, store
 from redx.config import Bank, Config
 from redx.evaluate import answer, judge, measure, weigh
-from redx.model import Base
-from redx.ownership import cutoff, speaks
+from redx.model import Base, Owners
 from redx.records import Data, Parts, Split
 from redx.routers import Router
 from redx.seeding import generator
@@ -40,26 +39,21 @@ def change(bank: Bank, **settings: Any) -> Bank:
 
 
 def candidates(config: Config) -> list[tuple[str, Bank]]:
-    """All settings to try, by the bank they are for."""
-    found = []
-    for key in ("pooled/linear", "pooled/mlp", "standalone/plain", "standalone/anchored", "residual/plain"):
-        found += [(key, change(config.banks[key], **each)) for each in OPTIMISERS]
-    anchored = config.banks["residual/anchored"]
-    best = {"lr": 2e-3, "weight_decay": 1e-2, "dropout": 0.3}
-    found += [
-        ("residual/anchored", change(anchored, **best, anchor=anchor, anchor_weight=weight))
-        for anchor, weight in ANCHORS
-    ]
-    for smoothing in (0.003, 0.006, 0.01):
-        found.append(("residual/anchored", change(anchored, **best, smoothing=smoothing)))
-    return found + [("residual/anchored", change(anchored, **each)) for each in OPTIMISERS]
+    """All settings to try, by the bank they are for; what the preset has comes first."""
+    keys = ("pooled/linear", "pooled/mlp", "standalone/plain", "standalone/anchored", "residual/plain")
+    found = [(key, change(config.banks[key], **each)) for key in keys for each in OPTIMISERS]
+    key = "residual/anchored"
+    anchored = config.banks[key]
+    others = [(key, change(anchored, anchor=anchor, anchor_weight=weight)) for anchor, weight in ANCHORS]
+    others += [(key, change(anchored, smoothing=smoothing)) for smoothing in (0.0, 0.006)]
+    return [(key, anchored), *others, *((key, change(anchored, **each)) for each in OPTIMISERS), *found]
 
 
 class Bench:
     """What one seed needs: the base's features, with 10,000 training images held out."""
 
     def __init__(self, run: Path, seed: int) -> None:
-        self.config, self.seed = store.read_config(run), seed
+        self.config, self.seed = task("mnist").presets["default"], seed
         data = task("mnist").load(self.config, seed)
         self.base = Base.of(store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), self.config.backbone)
         train = stages.embed(self.config, self.base, data.train)
@@ -85,11 +79,8 @@ class Bench:
             return router(self.test.inputs)
 
     def _spoken(self) -> torch.Tensor:
-        owners = stages.train_ownership(self.config, self.lessons, self.calibration, self.seed)
-        scorers = experts.Stack(len(owners), [self.base.width, self.config.ownership.hidden, 1])
-        experts.join(scorers, owners)
-        cutoffs = torch.tensor([cutoff(each["calibration"], self.config.ownership.alpha) for each in owners])
-        return speaks(experts.speak(scorers, self.test.inputs)[..., 0], cutoffs)
+        files = stages.train_ownership(self.config.ownership, self.lessons, self.calibration, self.base, self.seed)
+        return Owners.of(self.config.ownership, files, self.base).speaks(self.test.inputs)
 
     def figures(self, key: str, settings: Bank) -> dict[str, float]:
         pooled = key.startswith("pooled")

@@ -68,13 +68,12 @@ class Base(Settings):
 class Ownership(Settings):
     """The experts' own scores of what is theirs, and how often they may be wrong about it."""
 
-    alpha: float = Field(
-        default=0.001, gt=0, le=1, description="α: share of cases in which an expert may speak out of turn"
+    alpha: float = Field(default=0.001, gt=0, le=1, description="α: how often an expert may speak out of turn")
+    score: Literal["classes", "binary"] = Field(
+        default="classes", description="own classes against the others, or (where domains share classes) own or not"
     )
-    hidden: int = Field(default=64, ge=1, description="width of the hidden layer")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from a score in training")
     calibration: float = Field(default=2 / 3, gt=0, lt=1, description="share of validation kept for the cut-offs alone")
-    training: Training = Training()
+    bank: Bank = Bank(shape="mlp", depth=1)
 
 
 class Router(Settings):

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from redx import backbones, compose, experts, ownership
 from redx.compose import Rule
+from redx.config import Bank, Ownership
 from redx.errors import RedxError
 from redx.evaluate import judge
+from redx.experts import LowRank, Stack
 from redx.records import Parts
 
 
@@ -72,19 +74,43 @@ class Base:
         return inner | outer | {"bus.mean": self.mean, "bus.scale": self.scale}
 
 
+def build(settings: Bank, count: int, base: Base) -> experts.Bank:
+    """An untrained bank of `count` experts."""
+    if settings.shape == "lowrank":
+        return LowRank(count, base.width, settings.hidden, base.weight, settings.scale, settings.activation)
+    widths = experts.sizes(settings.shape, base.width, base.outputs, settings.hidden, settings.depth)
+    return Stack(count, widths, settings.scale, settings.activation)
+
+
 @dataclass(frozen=True)
 class Owners:
     """The experts' scores of what is their own, with the scores their cut-offs are taken from."""
 
-    scorers: experts.Stack
+    base: Base
+    scorers: experts.Bank
+    classes: Tensor | None  # (K, C) which classes are whose, where scores go by classes
     calibration: list[Tensor]  # (n_k,) scores of held-out examples outside domain k
     alpha: float
+
+    @staticmethod
+    def of(settings: Ownership, files: Sequence[dict[str, Tensor]], base: Base) -> Owners:
+        """From the tensors of each expert."""
+        by_class = settings.score == "classes"
+        simple = Stack(len(files), [base.width, settings.bank.hidden, 1])
+        scorers = build(settings.bank, len(files), base) if by_class else simple
+        experts.join(scorers, files)
+        classes = torch.stack([file["classes"] for file in files]).bool() if by_class else None
+        calibration = [file.get("calibration", torch.empty(0)) for file in files]
+        return Owners(base, scorers, classes, calibration, settings.alpha)
 
     def cutoffs(self, alpha: float | None = None) -> Tensor:  # (K,)
         return torch.tensor([ownership.cutoff(scores, alpha or self.alpha) for scores in self.calibration])
 
-    def scores(self, h: Tensor) -> Tensor:  # (N, D) -> (N, K)
-        return experts.speak(self.scorers, h)[..., 0]
+    def scores(self, h: Tensor) -> Tensor:  # (N, E) -> (N, K)
+        said = experts.speak(self.scorers, h)
+        if self.classes is None:
+            return said[..., 0]
+        return ownership.score_classes(self.base.classify(h)[:, None] + said, self.classes)
 
     def speaks(self, h: Tensor, alpha: float | None = None) -> Tensor:  # (N, K)
         return ownership.speaks(self.scores(h), self.cutoffs(alpha))

@@ -1,6 +1,7 @@
 """When an expert may speak: a score of its own, with a conformal cut-off.
 
-Expert k scores how much an example looks like its own domain. On held-out examples outside its domain (n of them) the
+Expert k scores how much an example looks like its own domain: by the logits of its own classes against all others, or
+by a score learned for this alone. On held-out examples outside its domain (n of them) the
 cut-off is `τ_k`, the ⌈(n+1)(1-α)⌉-th smallest score. It speaks only where its score exceeds τ_k; else its residual is
 zero. A new example from outside its domain exceeds τ_k with probability at most α, whatever the distribution.
 """
@@ -13,6 +14,12 @@ import torch
 from torch import Tensor
 
 from redx.errors import RedxError
+
+
+def score_classes(logits: Tensor, own: Tensor) -> Tensor:
+    """How far each expert takes an example for one of its own classes: (N, K, C) and (K, C) to (N, K)."""
+    inside = logits.masked_fill(~own, -torch.inf).logsumexp(-1)
+    return inside - logits.masked_fill(own, -torch.inf).logsumexp(-1)
 
 
 def cutoff(calibration: Tensor, alpha: float) -> float:

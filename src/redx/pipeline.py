@@ -24,7 +24,7 @@ from redx.config import Config
 from redx.errors import RedxError
 from redx.evaluate import Banks, Row, evaluate, summarise
 from redx.findings import Study
-from redx.model import Base, Model, Owners
+from redx.model import Base, Model, Owners, build
 from redx.progress import progress
 from redx.records import Data, Split, answers
 from redx.routers import Router
@@ -74,7 +74,7 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     if "alpha" in wanted:
         settings["ownership"] |= {"alpha": wanted.pop("alpha")}
     stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
-    stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]]
+    stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]["bank"]]
     for stage, found in stages_of.items():
         for each in found:
             each["training"] |= everywhere | ({"epochs": epochs[stage]} if stage in epochs else {})
@@ -140,7 +140,7 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
         chosen = {key: bank for key, bank in config.of_form("standalone", "residual").items() if bank.of is None}
         banks = {key: stages.train_bank(key, bank, lessons, base, seed, data.unit) for key, bank in chosen.items()}
         owned = any(bank.owned for bank in config.banks.values())
-        owners = stages.train_ownership(config, lessons, calibration, seed) if owned else []
+        owners = stages.train_ownership(config.ownership, lessons, calibration, base, seed) if owned else []
         _save_experts(folder, config, data, banks, owners)
 
     place.stage("experts", experts_stage)
@@ -192,7 +192,7 @@ def _load_seed(folder: Path, config: Config, data: Data) -> Model:
         form, name = key.split("/")
         bank = banks[form, name] = stages.rebuild(key, settings, [pooled] if form == "pooled" else files, base)
         if config.average and form == "standalone":
-            mean = banks["averaged", name] = stages.build(settings, 1, base)
+            mean = banks["averaged", name] = build(settings, 1, base)
             experts.join(mean, experts.average(bank))
     router = Router(base.width, len(data.domains), config.router.shape, config.router.hidden)
     try:
@@ -211,15 +211,9 @@ def _load_seed(folder: Path, config: Config, data: Data) -> Model:
         banks=banks,
         main=config.main,
         router=router,
-        owners=_load_owners([stages.own(file, "ownership") for file in files], config, base) if owned else None,
+        owners=Owners.of(config.ownership, [stages.own(file, "ownership") for file in files], base) if owned else None,
         owned=frozenset((form, name) for form, name in (key.split("/") for key in owned)),
     )
-
-
-def _load_owners(files: list[dict[str, Tensor]], config: Config, base: Base) -> Owners:
-    scorers = experts.Stack(len(files), [base.width, config.ownership.hidden, 1])
-    experts.join(scorers, files)
-    return Owners(scorers, [file["calibration"] for file in files], config.ownership.alpha)
 
 
 def _conclude(

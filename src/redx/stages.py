@@ -12,9 +12,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from redx import backbones, experts, features, routers
 from redx.augment import distort
-from redx.config import Bank, Config, Training
+from redx.config import Bank, Config, Ownership, Training
 from redx.experts import LowRank, Stack
-from redx.model import Base
+from redx.model import Base, Owners, build
 from redx.progress import progress
 from redx.records import Data, Split
 from redx.routers import Router
@@ -145,14 +145,6 @@ def teach(data: Data, train: Split, anchors: Split, check: Split) -> list[Lesson
     ]
 
 
-def build(settings: Bank, count: int, base: Base) -> Stack | LowRank:
-    """An untrained bank of `count` experts."""
-    if settings.shape == "lowrank":
-        return LowRank(count, base.width, settings.hidden, base.weight, settings.scale, settings.activation)
-    widths = experts.sizes(settings.shape, base.width, base.outputs, settings.hidden, settings.depth)
-    return Stack(count, widths, settings.scale, settings.activation)
-
-
 def train_bank(
     key: str, settings: Bank, lessons: Sequence[Lesson], base: Base, seed: int, unit: float
 ) -> Stack | LowRank:
@@ -243,11 +235,25 @@ def _margin(logits: Tensor, truth: Tensor) -> Tensor:
 
 
 def train_ownership(
-    config: Config, lessons: Sequence[Lesson], calibration: Split, seed: int
+    settings: Ownership, lessons: Sequence[Lesson], calibration: Split, base: Base, seed: int
 ) -> list[dict[str, Tensor]]:
     """Each expert's score of what is its own, and its scores of held-out examples that are not: tensors by expert."""
-    settings = config.ownership
-    scorers = Stack(len(lessons), [calibration.inputs.shape[1], settings.hidden, 1])
+    if settings.score == "classes":
+        scorers = train_bank("residual/ownership", settings.bank, lessons, base, seed, 1.0)
+        known = [torch.zeros(base.outputs).index_fill(0, lesson.own.labels.unique(), 1) for lesson in lessons]
+        files = [each | {"classes": own} for each, own in zip(experts.split(scorers), known, strict=True)]
+    else:
+        files = experts.split(train_scorers(settings.bank, lessons, base, seed))
+    found = Owners.of(settings, files, base).scores(calibration.inputs)  # (N, K)
+    return [
+        file | {"calibration": found[calibration.domains != index, index].sort().values}
+        for index, file in enumerate(files)
+    ]
+
+
+def train_scorers(settings: Bank, lessons: Sequence[Lesson], base: Base, seed: int) -> Stack:
+    """A score an expert: own domain against anchors."""
+    scorers = Stack(len(lessons), [base.width, settings.hidden, 1])
     experts.initialise(scorers, [generator(seed, "ownership", lesson.name) for lesson in lessons])
     draws = [generator(seed, "ownership anchors", lesson.name) for lesson in lessons]
     own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
@@ -262,11 +268,7 @@ def train_ownership(
 
     batches = [generator(seed, "ownership batches", lesson.name) for lesson in lessons]
     train(settings.training, scorers, loss, [len(split) for split in own], batches, None, f"seed {seed}: ownership")
-    scores = experts.speak(scorers, calibration.inputs)[..., 0]  # (N, K)
-    return [
-        tensors | {"calibration": scores[calibration.domains != index, index].sort().values}
-        for index, tensors in enumerate(experts.split(scorers))
-    ]
+    return scorers
 
 
 def train_pooled(config: Config, base: Base, train: Split, check: Split, seed: int, unit: float) -> dict[str, Tensor]:

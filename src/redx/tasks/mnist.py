@@ -100,11 +100,15 @@ def paper() -> Config:
 
 
 def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
-    """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
+    """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads.
+
+    The choices are the best of the grid in benchmarks/tune_mnist.py, which docs/mnist.md shows.
+    """
     training = Training(epochs=epochs, batch=256, virtual_batch=256, lr=2e-3, weight_decay=1e-2, warmup=0.1)
-    corrected = Bank(shape="lowrank", hidden=64, training=training)
-    anchored = corrected.model_copy(update={"anchor": "margin", "anchor_weight": 5.0})
-    head = Bank(shape="mlp", hidden=128, depth=1, training=training)
+    corrected = Bank(shape="lowrank", hidden=64, dropout=0.3, training=training)
+    anchored = corrected.model_copy(update={"anchor": "margin", "anchor_weight": 1.0, "smoothing": 0.003})
+    head = Bank(shape="mlp", hidden=128, depth=1, training=training.model_copy(update={"lr": 1e-3}))
+    linear = Bank(shape="linear", dropout=0.3, training=training.model_copy(update={"lr": 5e-3}))
     return Config(
         task="mnist",
         preset=preset,
@@ -116,13 +120,13 @@ def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
             "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
             "standalone/plain": head,
             "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
-            "standalone/linear": Bank(shape="linear", training=training),
-            "pooled/linear": Bank(shape="linear", training=training),
-            "pooled/mlp": Bank(shape="mlp", hidden=614, depth=1, training=training),
+            "standalone/linear": linear,
+            "pooled/linear": linear,
+            "pooled/mlp": Bank(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
         main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
-        ownership=Ownership(training=training),
-        router=Router(training=training),
+        ownership=Ownership(bank=corrected.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})),
+        router=Router(dropout=0.3, training=training),
     )
 
 
@@ -130,7 +134,7 @@ strong = Base(
     augment=True,
     copies=5,
     dropout=0.4,
-    training=Training(epochs=40, batch=64, virtual_batch=64, lr=3e-3, weight_decay=1e-2, warmup=0.2),
+    training=Training(epochs=36, batch=64, virtual_batch=64, lr=3e-3, weight_decay=1e-2, warmup=0.2),
 )
 TASKS = {
     "mnist": Task(
