@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from redx import certify, compose, experts, noise, stages, store
+from redx import certify, compose, experts, lessons, noise, stages, store
 from redx.config import Bank, Config
 from redx.evaluate import answer, judge, measure, weigh
 from redx.model import Base, Owners
@@ -58,16 +58,16 @@ class Bench:
         self.base = Base.of(store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), self.config.backbone)
         train = stages.embed(self.config, self.base, data.train)
         validation = stages.embed(self.config, self.base, data.validation)
-        choose, calibrate = stages.halve(data, self.config.ownership.calibration, seed)
-        shared = stages.share(data, self.config.base.share, seed)
+        choose, calibrate = lessons.halve(data, self.config.ownership.calibration, seed)
+        shared = lessons.share(data, self.config.base.share, seed)
         rest = torch.ones(len(train), dtype=torch.bool).index_fill(0, shared, False).nonzero()[:, 0]
         held = rest[torch.randperm(len(rest), generator=generator(seed, "held out"))[:HELD_OUT]]
         kept = torch.ones(len(train), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
-        copies = [stages.copy(data.train.only(shared), seed, number) for number in range(self.config.base.copies)]
+        copies = [lessons.copy(data.train.only(shared), seed, number) for number in range(self.config.base.copies)]
         anchors = [train.only(shared), *(stages.embed(self.config, self.base, copy) for copy in copies)]
         self.train, self.test = train.only(kept), train.only(held)
         self.check, self.calibration = validation.only(choose), validation.only(calibrate)
-        self.lessons = stages.teach(data, self.train, stages.pool(anchors), self.check)
+        self.lessons = lessons.teach(data, self.train, lessons.pool(anchors), self.check)
         self.gates = self._gates(data)
         self.spoken = self._spoken()
 
@@ -84,8 +84,8 @@ class Bench:
 
     def figures(self, key: str, settings: Bank) -> dict[str, float]:
         pooled = key.startswith("pooled")
-        lessons = [stages.Lesson("pooled", self.train, self.train, self.check)] if pooled else self.lessons
-        bank = stages.train_bank(key, settings, lessons, self.base, self.seed, 1.0)
+        taught = [lessons.Lesson("pooled", self.train, self.train, self.check)] if pooled else self.lessons
+        bank = stages.train_bank(key, settings, taught, self.base, self.seed, 1.0)
         said = experts.speak(bank, self.test.inputs)
         parts = self.parts(said)
         if pooled:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import redx
-from redx import pipeline
+from redx import pipeline, presets
 from redx.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ def test_commands_in_the_documents_run(
     asked: list[Any] = []
 
     def pretend(name: str, preset: str, seeds: Any = None, out: Any = None, **changes: Any) -> redx.Run:
-        asked.append(pipeline.configure(name, preset, seeds=seeds, **changes))  # all but the training itself
+        asked.append(presets.configure(name, preset, seeds=seeds, **changes))  # all but the training itself
         return toy
 
     monkeypatch.setattr(pipeline, "run", pretend)

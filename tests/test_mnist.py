@@ -1,19 +1,22 @@
 """MNIST: honest splits, experts that see only their own, cut-offs that keep their promise, features made once."""
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 import redx
-from redx import experts, features, stages
+from redx import experts, features, fetch, lessons
 from redx.experts import LowRank
+from redx.lessons import Lesson
 from redx.model import Base
-from redx.pipeline import configure
+from redx.presets import configure
 from redx.records import Data, Split
 from redx.seeding import generator
-from redx.stages import Lesson, train_bank
+from redx.stages import train_bank
 from redx.tasks import task
 
 QUICK = {"limit": 3000, "epochs": {"base": 3, "experts": 2, "router": 2}}
@@ -25,14 +28,21 @@ def data() -> Data:
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
-    """A small run on real images, through all stages."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REDX_CACHE", str(tmp_path_factory.mktemp("cache")))
-        from redx import fetch
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], redx.Run]:
+    """Runs on few real images, through all stages, with a cache of their own for features."""
+    folder, cache = fetch.mnist(), tmp_path_factory.mktemp("cache")
 
-        patch.setattr(fetch, "mnist", lambda _=None, folder=fetch.mnist(): folder)
-        return redx.run("mnist", "quick", out=tmp_path_factory.mktemp("mnist") / "run", **QUICK)
+    def run(out: Path) -> redx.Run:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("REDX_CACHE", str(cache))
+            return redx.run("mnist", "quick", out=out, data_dir=str(folder), **QUICK)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run(quick: Callable[[Path], redx.Run], tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
+    return quick(tmp_path_factory.mktemp("mnist") / "run")
 
 
 def test_the_splits_are_what_they_say(data: Data) -> None:
@@ -48,10 +58,10 @@ def test_the_splits_are_what_they_say(data: Data) -> None:
 
 
 def test_shared_subset_is_balanced_and_calibration_is_apart(data: Data) -> None:
-    rows = stages.share(data, 0.1, 0)
+    rows = lessons.share(data, 0.1, 0)
     counts = torch.bincount(data.train.labels[rows]).double()
     assert torch.allclose(counts / torch.bincount(data.train.labels), torch.full((10,), 0.1).double(), atol=1e-3)
-    choose, calibrate = stages.halve(data, 2 / 3, 0)
+    choose, calibrate = lessons.halve(data, 2 / 3, 0)
     assert len(choose) + len(calibrate) == 6_000
     assert not set(choose.tolist()) & set(calibrate.tolist())
 
@@ -70,13 +80,13 @@ def base() -> Base:
     return Base(torch.nn.Identity(), weight, torch.zeros(10), torch.zeros(16), torch.ones(16))
 
 
-def lessons(train: Split) -> list[Lesson]:
+def taught(train: Split) -> list[Lesson]:
     made = Data(train, train, train, tuple("abcde"), tuple("0123456789"), "random", 1.0)
-    return stages.teach(made, train, features_of(200, 1), features_of(100, 2))
+    return lessons.teach(made, train, features_of(200, 1), features_of(100, 2))
 
 
 def test_a_lesson_holds_nothing_of_another_domain() -> None:
-    for index, lesson in enumerate(lessons(features_of(400))):
+    for index, lesson in enumerate(taught(features_of(400))):
         assert set(lesson.own.domains.tolist()) == {index}
         assert set(lesson.check.domains.tolist()) == {index}
         assert index not in lesson.anchors.domains.tolist()
@@ -89,7 +99,7 @@ def test_training_one_expert_leaves_the_others_alone(key: str, base: Base) -> No
     moved = train.inputs.clone()
     moved[train.domains == 2] += 1
     banks = [
-        train_bank(key, settings, lessons(split), base, 0, 1.0)
+        train_bank(key, settings, taught(split), base, 0, 1.0)
         for split in (train, Split(moved, train.labels, train.domains))
     ]
     for one, other in zip(*(bank.parameters() for bank in banks), strict=True):
@@ -112,7 +122,7 @@ def test_anchors_keep_an_expert_quiet_outside_its_domain(anchor: str, base: Base
     loss = []
     for settings in (plain, held):
         settings = settings.model_copy(update={"training": settings.training.model_copy(update={"epochs": 40})})
-        bank = train_bank("residual/x", settings, lessons(train), base, 0, 1.0)
+        bank = train_bank("residual/x", settings, taught(train), base, 0, 1.0)
         start, said = base.classify(test.inputs), experts.speak(bank, test.inputs)  # (N, C), (N, K, C)
         outside = (test.domains[:, None] != torch.arange(5)) & (start.argmax(-1) == test.labels)[:, None]
         broken = (start[:, None] + said).argmax(-1) != test.labels[:, None]
@@ -141,12 +151,19 @@ def test_a_run_on_real_images_keeps_its_promises(run: redx.Run) -> None:
     assert len(file["sha256"]["0"]["test"]) == 64
 
 
-def test_the_model_of_a_run_reads_images(run: redx.Run) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        from redx import fetch
+def test_a_run_cut_short_or_begun_again_ends_the_same(
+    quick: Callable[[Path], redx.Run], run: redx.Run, tmp_path: Path
+) -> None:
+    shutil.copytree(run.folder, tmp_path / "short")
+    (tmp_path / "short" / "seed-0" / "stages.json").write_text('{"base": 1.0}')
+    for again in (quick(tmp_path / "short"), quick(tmp_path / "new")):
+        assert {**again.summary, "cost": 0} == {**run.summary, "cost": 0}
+        for path in run.folder.rglob("*.safetensors"):
+            assert (again.folder / path.relative_to(run.folder)).read_bytes() == path.read_bytes()
 
-        patch.setattr(fetch, "mnist", lambda _=None, folder=fetch.mnist(): folder)
-        model = redx.load(run.folder)
+
+def test_the_model_of_a_run_reads_images(run: redx.Run) -> None:
+    model = redx.load(run.folder)
     images = task("mnist").load(configure("mnist", "quick"), 0).test.inputs[:20]
     told = model.explain(images)
     assert [each["answer"] for each in told] == model.predict(images)

@@ -13,7 +13,7 @@ import redx
 from redx import store
 from redx.compose import RULES
 from redx.noise import KINDS
-from redx.pipeline import configure
+from redx.presets import configure
 from redx.tasks import preset, tasks
 from tiny import changes
 

@@ -118,7 +118,7 @@ def evaluate(
     from redx import store
     from redx.evaluate import evaluate as measure
     from redx.evaluate import summarise
-    from redx.pipeline import configure
+    from redx.presets import configure
 
     config = store.read_config(folder)
     changes = {"noise": noise, "levels": level, "epsilons": epsilon, "seeds": config.seeds}

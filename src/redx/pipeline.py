@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
-from redx import experts, report, stages, store
+from redx import experts, lessons, report, stages, store
 from redx.config import Config
 from redx.errors import RedxError
 from redx.evaluate import Banks, Row, evaluate, summarise
 from redx.findings import Study
 from redx.model import Base, Model, Owners, build
+from redx.presets import configure
 from redx.progress import progress
 from redx.records import Data, Split, answers
 from redx.routers import Router
-from redx.tasks import preset as find_preset
 from redx.tasks import task
 
 log = logging.getLogger("redx")
@@ -47,47 +46,6 @@ class Run:
 
     def load(self, seed: int | None = None) -> Model:
         return load(self.folder, seed)
-
-
-def configure(name: str, preset: str = "default", **changes: Any) -> Config:
-    """The settings of a preset with some changes; None leaves a setting as it is.
-
-    Besides the settings themselves: `run` (red, moe or all) chooses the banks, `alpha` the price of safety, `batch`,
-    `virtual_batch` and `patience` hold for every stage, `epochs` is a mapping from base, experts and router.
-    """
-    wanted = {key: value for key, value in changes.items() if value is not None}
-    try:
-        return Config.model_validate(_change(find_preset(name, preset).model_dump(), wanted))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(place) for place in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise RedxError(f"Setting '{where}' is not usable: {message}; see `redx run --help`.") from error
-
-
-def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Plain settings with the changes of `configure`."""
-    everywhere = {key: wanted.pop(key) for key in ("batch", "virtual_batch", "patience") if key in wanted}
-    epochs, forms = wanted.pop("epochs", {}), RUNS.get(wanted.pop("run", "all"))
-    if forms is None:
-        raise RedxError(f"There is nothing called that to run; choose one of {', '.join(RUNS)}.")
-    if "alpha" in wanted:
-        settings["ownership"] |= {"alpha": wanted.pop("alpha")}
-    stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
-    stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]["bank"]]
-    for stage, found in stages_of.items():
-        for each in found:
-            each["training"] |= everywhere | ({"epochs": epochs[stage]} if stage in epochs else {})
-    settings["banks"] = {key: bank for key, bank in settings["banks"].items() if key.split("/")[0] in forms}
-    settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
-    return settings | wanted
-
-
-RUNS = {
-    "red": ("residual", "pooled"),
-    "moe": ("standalone", "averaged", "pooled"),
-    "all": ("residual", "standalone", "averaged", "pooled"),
-}
 
 
 def run(
@@ -134,13 +92,13 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
         return place.done
     place.stage("features", lambda: embed_splits(config, base, data, seed) and None)  # from here on they are cached
     train, anchors, check, calibration, _ = embed_splits(config, base, data, seed)
-    lessons = stages.teach(data, train, anchors, check)
+    taught = lessons.teach(data, train, anchors, check)
 
     def experts_stage() -> None:
         chosen = {key: bank for key, bank in config.of_form("standalone", "residual").items() if bank.of is None}
-        banks = {key: stages.train_bank(key, bank, lessons, base, seed, data.unit) for key, bank in chosen.items()}
+        banks = {key: stages.train_bank(key, bank, taught, base, seed, data.unit) for key, bank in chosen.items()}
         owned = any(bank.owned for bank in config.banks.values())
-        owners = stages.train_ownership(config.ownership, lessons, calibration, base, seed) if owned else []
+        owners = stages.train_ownership(config.ownership, taught, calibration, base, seed) if owned else []
         _save_experts(folder, config, data, banks, owners)
 
     place.stage("experts", experts_stage)
@@ -153,11 +111,11 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
 def embed_splits(config: Config, base: Base, data: Data, seed: int) -> tuple[Split, Split, Split, Split, Split]:
     """What the frozen base makes of the data: train, anchors, validation for choices and for cut-offs, test."""
     train, validation, test = (stages.embed(config, base, split) for split in (data.train, data.validation, data.test))
-    choose, calibrate = stages.halve(data, config.ownership.calibration, seed)
-    shared = stages.share(data, config.base.share, seed)
-    copies = (stages.copy(data.train.only(shared), seed, number) for number in range(config.base.copies))
+    choose, calibrate = lessons.halve(data, config.ownership.calibration, seed)
+    shared = lessons.share(data, config.base.share, seed)
+    copies = (lessons.copy(data.train.only(shared), seed, number) for number in range(config.base.copies))
     anchors = [train.only(shared), *(stages.embed(config, base, copy) for copy in copies)]
-    return train, stages.pool(anchors), validation.only(choose), validation.only(calibrate), test
+    return train, lessons.pool(anchors), validation.only(choose), validation.only(calibrate), test
 
 
 def _save_experts(

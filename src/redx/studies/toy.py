@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import certify, experts, metrics, stages
+from redx import certify, experts, lessons, metrics, stages
 from redx.compose import RULES
 from redx.config import Bank, Config
 from redx.evaluate import Banks, answer, pairs
@@ -139,12 +139,12 @@ def change(bank: Bank, **training: float) -> Bank:
 def mixability(form: str, settings: Bank, count: int, base: Base, seed: int) -> tuple[float, ...]:
     """Train experts and mix them: accuracy at home, of the mean, under any router; how far an expert errs."""
     data = toy.load(toy.TASKS["toy"].presets["default"], seed, count)
-    lessons = stages.teach(data, data.train, data.train, data.train)
-    size = len(lessons[0].own)
+    taught = lessons.teach(data, data.train, data.train, data.train)
+    size = len(taught[0].own)
     batch = min(size, settings.training.virtual_batch)
     epochs = max(1, settings.training.epochs * batch // size)  # as many steps whatever the number of experts
     settings = change(settings, batch=batch, virtual_batch=batch, epochs=epochs)
-    bank = stages.train_bank(f"{form}/ablation-{count}", settings, lessons, base, seed, data.unit)
+    bank = stages.train_bank(f"{form}/ablation-{count}", settings, taught, base, seed, data.unit)
     said = alone(form, bank, base, data.test.inputs)  # (N, K)
     labels, domains = data.test.labels, data.test.domains
     right = said.round() == labels[:, None]

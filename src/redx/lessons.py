@@ -1,0 +1,93 @@
+"""Who learns from what: the shared subset, the parts of validation, and the lesson of each expert."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Generator, Tensor
+
+from redx.augment import distort
+from redx.records import Data, Split
+from redx.seeding import generator
+
+IMAGES = 1000  # images that are handled at once
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """All that one expert may see: its own domain, anchors outside it (shared subset), its part of validation."""
+
+    name: str
+    own: Split
+    anchors: Split
+    check: Split
+
+
+def share(data: Data, part: float, seed: int) -> Tensor:
+    """Rows of the shared subset: this part of every label's training examples."""
+    draw = generator(seed, "shared subset")
+    chosen = []
+    for label in data.train.labels.unique():
+        rows = torch.nonzero(data.train.labels == label)[:, 0]
+        chosen.append(rows[torch.randperm(len(rows), generator=draw)[: round(part * len(rows))]])
+    return torch.cat(chosen).sort().values
+
+
+def halve(data: Data, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Rows of validation for choices (early stopping, tuning), and for conformal cut-offs alone."""
+    rows = torch.randperm(len(data.validation), generator=generator(seed, "calibration"))
+    cut = round((1 - calibration) * len(rows))
+    return rows[:cut].sort().values, rows[cut:].sort().values
+
+
+def copy(split: Split, seed: int, number: int) -> Split:
+    """The same images by another hand: a distorted copy."""
+    draw = generator(seed, "copy", number)
+    images = [distort(some, draw).round().to(split.inputs.dtype) for some in split.inputs.split(IMAGES)]
+    return Split(torch.cat(images), split.labels, split.domains)
+
+
+def pool(splits: Sequence[Split]) -> Split:
+    """Several splits as one."""
+    return Split(*(torch.cat([getattr(split, field.name) for split in splits]) for field in fields(Split)))
+
+
+def teach(data: Data, train: Split, anchors: Split, check: Split) -> list[Lesson]:
+    """Each domain's lesson; nothing of another domain's own data is in it."""
+
+    def where(split: Split, chosen: Tensor) -> Split:
+        return split.only(torch.nonzero(chosen)[:, 0])
+
+    return [
+        Lesson(
+            name,
+            own=where(train, train.domains == index),
+            anchors=where(anchors, anchors.domains != index),
+            check=where(check, check.domains == index),
+        )
+        for index, name in enumerate(data.domains)
+    ]
+
+
+def draw_rows(splits: Sequence[Split], count: int, draws: Sequence[Generator]) -> Tensor:
+    """Random rows of each split, from its own generator: (K, B)."""
+    pairs = zip(splits, draws, strict=True)
+    return torch.stack([torch.randint(len(split), (count,), generator=draw) for split, draw in pairs])
+
+
+def gather(splits: Sequence[Split], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Row k of `rows` taken from split k: (K, B, E) and (K, B)."""
+    pairs = list(zip(splits, rows, strict=True))
+    return torch.stack([split.inputs[some] for split, some in pairs]), torch.stack(
+        [s.labels[some] for s, some in pairs]
+    )
+
+
+def hide(x: Tensor, share: float, draws: Sequence[Generator]) -> Tensor:
+    """Dropout in which learner k draws from generator k: (K, B, E) to the same."""
+    if share == 0:
+        return x
+    kept = torch.stack([torch.empty(x.shape[1:]).bernoulli_(1 - share, generator=draw) for draw in draws])
+    return x * kept / (1 - share)

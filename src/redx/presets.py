@@ -1,0 +1,52 @@
+"""From a preset and a user's wishes to the settings of a run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from redx.config import Config
+from redx.errors import RedxError
+from redx.tasks import preset as find
+
+
+def configure(name: str, preset: str = "default", **changes: Any) -> Config:
+    """The settings of a preset with some changes; None leaves a setting as it is.
+
+    Besides the settings themselves: `run` (red, moe or all) chooses the banks, `alpha` the price of safety, `batch`,
+    `virtual_batch` and `patience` hold for every stage, `epochs` is a mapping from base, experts and router.
+    """
+    wanted = {key: value for key, value in changes.items() if value is not None}
+    try:
+        return Config.model_validate(_change(find(name, preset).model_dump(), wanted))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(place) for place in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise RedxError(f"Setting '{where}' is not usable: {message}; see `redx run --help`.") from error
+
+
+def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Plain settings with the changes of `configure`."""
+    everywhere = {key: wanted.pop(key) for key in ("batch", "virtual_batch", "patience") if key in wanted}
+    epochs, forms = wanted.pop("epochs", {}), RUNS.get(wanted.pop("run", "all"))
+    if forms is None:
+        raise RedxError(f"There is nothing called that to run; choose one of {', '.join(RUNS)}.")
+    if "alpha" in wanted:
+        settings["ownership"] |= {"alpha": wanted.pop("alpha")}
+    stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
+    stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]["bank"]]
+    for stage, found in stages_of.items():
+        for each in found:
+            each["training"] |= everywhere | ({"epochs": epochs[stage]} if stage in epochs else {})
+    settings["banks"] = {key: bank for key, bank in settings["banks"].items() if key.split("/")[0] in forms}
+    settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
+    return settings | wanted
+
+
+RUNS = {
+    "red": ("residual", "pooled"),
+    "moe": ("standalone", "averaged", "pooled"),
+    "all": ("residual", "standalone", "averaged", "pooled"),
+}
