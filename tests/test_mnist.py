@@ -114,6 +114,16 @@ def test_an_untrained_correction_is_exactly_nothing(base: Base) -> None:
     assert torch.equal(experts.speak(bank, features_of(20).inputs), torch.zeros(20, 5, 10))
 
 
+def test_dropout_hides_its_share_and_each_learner_draws_alone() -> None:
+    x = torch.ones(2, 400, 50)
+    hidden = lessons.hide(x, 0.3, [generator(0, "a"), generator(0, "b")])
+    assert abs(float((hidden == 0).double().mean()) - 0.3) < 0.01
+    assert abs(float(hidden.mean()) - 1) < 0.02
+    assert not torch.equal(hidden[0], hidden[1])
+    assert torch.equal(hidden[1:], lessons.hide(x[1:], 0.3, [generator(0, "b")]))
+    assert lessons.hide(x, 0.0, []) is x
+
+
 @pytest.mark.parametrize("anchor", ["truth", "size", "margin"])
 def test_anchors_keep_an_expert_quiet_outside_its_domain(anchor: str, base: Base) -> None:
     train, test = features_of(400), features_of(300, 3)
