@@ -33,6 +33,7 @@ def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int,
         facts["price_of_safety"] = curve
         tables += [_price_table(curve), silence]
         figures.append(_price_figure(curve, _mean_of(parts, "base"), _mean_of(parts, "global")))
+    tables.append(square(parts))
     if ("residual", "plain") in models[config.seeds[0]].banks:
         first = config.seeds[0]
         joint, facts["integration"] = integrate(config, data, models[first], parts[first], first)
@@ -44,6 +45,31 @@ def right_share(rule: str, parts: Parts, weights: Tensor | None = None) -> float
     found = compose.rule(rule)
     said = answer(found, parts, found.weights(parts) if weights is None else weights)
     return float((said == parts.labels).double().mean())
+
+
+def square(parts: dict[int, Banks]) -> Table:
+    """Residual or standalone, plain or anchored: which of the two is it that makes experts safe?"""
+    swap = noise.kind("swap")
+    rows = []
+    for form, name, rule in (
+        ("standalone", "plain", "moe"),
+        ("standalone", "anchored", "moe"),
+        ("residual", "plain", "red"),
+        ("residual", "anchored", "red"),
+    ):
+        found = []
+        for seed, banks in parts.items():
+            if (form, name) in banks:
+                some, chosen = banks[form, name], compose.rule(rule)
+                noisy = weigh(chosen, some, swap, 1.0, generator(seed, "noise", "swap", 1.0))
+                judged = judge(chosen, some)
+                worst = certify.certified(judged.radius, judged.predicted == some.labels, 1.0)
+                found.append((right_share(rule, some), right_share(rule, some, noisy), worst))
+        if found:
+            rows.append((form, name, *(sum(column) / len(found) for column in zip(*found, strict=True))))
+    columns = ("experts", "training", "clean", "always a wrong expert", "any router (ε = 1)")
+    note = "Standalone heads are mixed by `moe`, residual experts by `red`, with the same router; no cut-offs."
+    return Table("Residual or standalone, plain or anchored", columns, tuple(rows), note)
 
 
 def price(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> dict[str, dict[str, float]]:
