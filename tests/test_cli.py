@@ -115,6 +115,7 @@ def test_report_of_one_and_of_several(ask: Ask, copy: Path, toy: redx.Run, tmp_p
         (("run", "toy", "--preset", "huge"), ("no preset 'huge'", "quick")),
         (("run", "toy", "--seed", "-1"), ("seed", "-1")),
         (("run", "toy", "--run", "nothing"), ("red", "moe", "all")),
+        (("run", "toy", "--integrate"), ("residual/plain", "--integrate")),
         (("run", "toy", "--device", "tpu"), ("device", "cpu")),
         (("run", "toy", "--batch-size", "0"), ("batch", "greater")),
         (("run", "mnist", "--alpha", "2"), ("alpha", "less")),

@@ -35,7 +35,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], redx.Run
     def run(out: Path) -> redx.Run:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("REDX_CACHE", str(cache))
-            return redx.run("mnist", "quick", out=out, data_dir=str(folder), **QUICK)
+            return redx.run("mnist", "quick", out=out, data_dir=str(folder), integrate=True, **QUICK)
 
     return run
 
@@ -152,6 +152,7 @@ def test_a_run_on_real_images_keeps_its_promises(run: redx.Run) -> None:
         "global/mlp",
     } <= set(rules)
     assert rules["red"] == rules["red/owned"]
+    assert rules["red/integrated"]["accuracy"] != rules["red/plain"]["accuracy"]
     assert rules["base"]["accuracy"]["mean"] > 0.5
     assert rules["red/owned"]["certified"]["1"] >= rules["red/plain"]["certified"]["1"]
     assert 0 <= rules["red"]["ece"] <= 1

@@ -66,6 +66,7 @@ def run(
     max_epochs_experts: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
     max_epochs_router: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
     patience: Annotated[int | None, typer.Option(help=about("patience", Training))] = None,
+    integrate: Annotated[bool | None, typer.Option("--integrate", help=about("integrate"))] = None,
     study: Annotated[str | None, typer.Option(help=about("study") + ": none, quick or full")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -93,6 +94,7 @@ def run(
         virtual_batch=virtual_batch_size,
         epochs={stage: count for stage, count in epochs.items() if count is not None},
         patience=patience,
+        integrate=integrate,
         study=study,
     )
     if as_json:

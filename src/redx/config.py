@@ -104,6 +104,7 @@ class Config(Settings):
     average: bool = Field(default=False, description="also average the parameters of every standalone bank")
     ownership: Ownership = Ownership()
     router: Router = Router()
+    integrate: bool = Field(default=False, description="stage 4: plain residuals and router together, on pooled data")
     noise: tuple[Kind, ...] = Field(
         default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to sweep"
     )

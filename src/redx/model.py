@@ -17,6 +17,7 @@ from redx.errors import RedxError
 from redx.evaluate import judge
 from redx.experts import LowRank, Stack
 from redx.records import Parts
+from redx.routers import Router
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,8 @@ class Model:
     base: Base
     banks: dict[tuple[str, str], experts.Bank]  # by form and name
     main: dict[str, str]
-    router: nn.Module
+    router: Router
+    own_router: dict[tuple[str, str], Router] = field(default_factory=dict)  # of banks that were trained with one
     owners: Owners | None = None
     owned: frozenset[tuple[str, str]] = frozenset()  # banks whose experts speak only above their cut-offs
     rule: str = "red"
@@ -150,7 +152,7 @@ class Model:
         if bank in self.owned and self.owners:
             said = said * self.owners.speaks(h)[..., None]
         with torch.no_grad():
-            logits, gates = self.base.classify(h) / self.unit, self.router(h)
+            logits, gates = self.base.classify(h) / self.unit, self.own_router.get(bank, self.router)(h)
         return Parts(logits, said, gates[:, : said.shape[1]], labels, domains)
 
     def predict(self, inputs: Sequence[Any] | Tensor) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import importlib
 import json
@@ -104,8 +105,23 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
     place.stage("experts", experts_stage)
     stage("pooled", lambda: stages.train_pooled(config, base, train, check, seed, data.unit))
     stage("router", lambda: stages.train_router(config, data, train, check, seed))
+    if config.integrate:
+        stage("integration", lambda: _integrate(folder, config, data, train, seed))
     place.stage("parts", lambda: _save_parts(folder, config, data))
     return place.done
+
+
+def _integrate(folder: Path, config: Config, data: Data, train: Split, seed: int) -> dict[str, Tensor]:
+    """The plain residual bank and the router after joint training; tensors by `DOMAIN.tensor` and `router.tensor`."""
+    model = _load_seed(folder, config.model_copy(update={"integrate": False}), data)
+    plain, training = model.banks["residual", "plain"], config.banks["residual/plain"].training
+    bank, router = stages.integrate(training, plain, model.router, model.base, train, seed)
+    tensors = {
+        f"{name}.{key}": value
+        for name, file in zip(data.domains, experts.split(bank), strict=True)
+        for key, value in file.items()
+    }
+    return tensors | {f"router.{name}": value for name, value in router.state_dict().items()}
 
 
 def embed_splits(config: Config, base: Base, data: Data, seed: int) -> tuple[Split, Split, Split, Split, Split]:
@@ -159,6 +175,14 @@ def _load_seed(folder: Path, config: Config, data: Data) -> Model:
         raise RedxError(
             f"{folder / 'router.safetensors'} does not fit this run; delete it and repeat the run."
         ) from error
+    own_router = {}
+    if config.integrate:
+        tensors = store.read_tensors(folder / "integration.safetensors")
+        alone = [stages.own(tensors, domain) for domain in data.domains]
+        banks["residual", "integrated"] = build(config.banks["residual/plain"], len(alone), base)
+        experts.join(banks["residual", "integrated"], alone)
+        own_router["residual", "integrated"] = copy.deepcopy(router)
+        own_router["residual", "integrated"].load_state_dict(stages.own(tensors, "router"))
     owned = {key: bank for key, bank in config.banks.items() if bank.owned}
     return Model(
         domains=data.domains,
@@ -169,6 +193,7 @@ def _load_seed(folder: Path, config: Config, data: Data) -> Model:
         banks=banks,
         main=config.main,
         router=router,
+        own_router=own_router,
         owners=Owners.of(config.ownership, [stages.own(file, "ownership") for file in files], base) if owned else None,
         owned=frozenset((form, name) for form, name in (key.split("/") for key in owned)),
     )

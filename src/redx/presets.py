@@ -42,6 +42,8 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
             each["training"] |= everywhere | ({"epochs": epochs[stage]} if stage in epochs else {})
     settings["banks"] = {key: bank for key, bank in settings["banks"].items() if key.split("/")[0] in forms}
     settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
+    if wanted.get("integrate") and "residual/plain" not in settings["banks"]:
+        raise RedxError("Stage 4 trains the bank residual/plain, which this run lacks; leave out --integrate.")
     return settings | wanted
 
 

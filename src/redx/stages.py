@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -221,6 +222,25 @@ def train_router(config: Config, data: Data, split: Split, check: Split, seed: i
     batches = [generator(seed, "batches", "router")]
     train(settings.training, router, loss, [len(split)], batches, score, f"seed {seed}: router")
     return router.state_dict()
+
+
+def integrate(
+    settings: Training, bank: experts.Bank, router: Router, base: Base, split: Split, seed: int
+) -> tuple[experts.Bank, Router]:
+    """Stage 4 of the papers: copies of residual experts and router, trained together on the data of all domains."""
+    bank, router = copy.deepcopy(bank), copy.deepcopy(router)
+    count = next(bank.parameters()).shape[0]
+
+    def loss(rows: Tensor) -> Tensor:
+        some = split.only(rows[0])
+        said = bank(some.inputs.expand(count, *some.inputs.shape))  # (K, B, C)
+        mixed = base.classify(some.inputs) + torch.einsum("nk,knc->nc", router(some.inputs).softmax(-1), said)
+        return cross_entropy(mixed, some.labels)[None]
+
+    fewer = settings.model_copy(update={"epochs": max(1, settings.epochs // 4), "patience": None})
+    batches = [generator(seed, "batches", "integration")]
+    train(fewer, nn.ModuleList([bank, router]), loss, [len(split)], batches, None, f"seed {seed}: integration")
+    return bank, router
 
 
 def train(

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
-from redx import certify, compose, noise, stages
+from redx import certify, compose, experts, noise, stages
 from redx.config import Config
 from redx.evaluate import Banks, answer, judge, weigh
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.metrics import wilson
 from redx.model import Model
 from redx.ownership import out_of_turn
-from redx.records import Data, Parts, Split
+from redx.records import Data, Parts
 from redx.seeding import generator
 
 ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
@@ -146,29 +144,13 @@ def keep_silent(config: Config, data: Data, models: dict[int, Model]) -> tuple[T
 
 
 def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
-    """Stage 4 of the papers: plain residuals and router trained together, on pooled data."""
-    bank, router = copy.deepcopy(model.banks["residual", "plain"]), copy.deepcopy(model.router)
+    """What stage 4 would bring, which needs all domains' data in one place; `--integrate` makes it part of a run."""
     train, test = (stages.embed(config, model.base, split) for split in (data.train, data.test))
-    settings = config.banks["residual/plain"].training
-    together = torch.nn.ModuleList([bank, router])
-
-    def said(split: Split) -> tuple[Tensor, Tensor]:
-        x = split.inputs
-        return bank(x.expand(len(data.domains), *x.shape)).transpose(0, 1), router(x)
-
-    def loss(rows: Tensor) -> Tensor:
-        some = train.only(rows[0])
-        residuals, gates = said(some)
-        mixed = model.base.classify(some.inputs) + torch.einsum("nk,nkc->nc", gates.softmax(-1), residuals)
-        return cross_entropy(mixed, some.labels)[None]
-
-    batches = [generator(seed, "batches", "integration")]
-    fewer = settings.model_copy(update={"epochs": max(1, settings.epochs // 4), "patience": None})
-    stages.train(fewer, together, loss, [len(train)], batches, None, f"seed {seed}: integration")
+    training = config.banks["residual/plain"].training
+    bank, router = stages.integrate(training, model.banks["residual", "plain"], model.router, model.base, train, seed)
     before = banks["residual", "plain"]
     with torch.no_grad():
-        residuals, gates = said(test)
-    after = dataclasses.replace(before, residuals=residuals, gates=gates)
+        after = dataclasses.replace(before, residuals=experts.speak(bank, test.inputs), gates=router(test.inputs))
     rows, facts = [], {}
     for name, parts in {"trained apart": before, "after joint training": after}.items():
         judged = judge(compose.rule("red"), parts)
