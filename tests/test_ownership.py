@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redx.errors import RedxError
-from redx.ownership import cutoff, out_of_turn, speaks
+from redx.ownership import cutoff, out_of_turn, score_against, score_classes, speaks
 
 
 @given(count=st.integers(1, 300), alpha=st.floats(0.001, 1))
@@ -50,3 +50,18 @@ def test_a_share_is_a_share(alpha: float) -> None:
 def test_out_of_turn_counts_only_strangers() -> None:
     spoken = torch.tensor([[True, True], [True, False], [False, True], [True, True]])
     assert out_of_turn(spoken, torch.tensor([0, 0, 1, 1])).tolist() == [0.5, 0.5]
+
+
+def test_scores_by_classes_ask_who_leads() -> None:
+    own = torch.tensor([[True, True, False, False], [False, False, True, True]])
+    logits = torch.tensor([[[3.0, 0.0, 0.0, 0.0]] * 2, [[0.0, 0.0, 0.0, 5.0]] * 2])  # (N, K, C)
+    scores = score_classes(logits, own)
+    assert (scores > 0).tolist() == [[True, False], [False, True]]
+    assert torch.allclose(scores[:, 0], -scores[:, 1])
+
+
+def test_an_expert_that_only_contradicts_is_silent_where_the_base_names_it() -> None:
+    own = torch.tensor([[True, True, False, False], [False, False, True, True]])
+    scores = score_against(torch.ones(3, 2), torch.tensor([0, 3, 1]), own)
+    assert scores.isinf().tolist() == [[True, False], [False, True], [True, False]]
+    assert not speaks(scores, torch.tensor([-math.inf, -math.inf]))[0, 0]

@@ -72,6 +72,9 @@ class Ownership(Settings):
     score: Literal["classes", "binary"] = Field(
         default="classes", description="own classes against the others, or (where domains share classes) own or not"
     )
+    contradict: bool = Field(
+        default=False, description="speak only where the base's answer is none of the expert's own classes"
+    )
     calibration: float = Field(default=2 / 3, gt=0, lt=1, description="share of validation kept for the cut-offs alone")
     bank: Bank = Bank(shape="mlp", depth=1)
 

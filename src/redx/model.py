@@ -16,7 +16,7 @@ from redx.config import Bank, Ownership
 from redx.errors import RedxError
 from redx.evaluate import judge
 from redx.experts import LowRank, Stack
-from redx.records import Parts
+from redx.records import Parts, answers
 from redx.routers import Router
 
 
@@ -92,6 +92,7 @@ class Owners:
     classes: Tensor | None  # (K, C) which classes are whose, where scores go by classes
     calibration: list[Tensor]  # (n_k,) scores of held-out examples outside domain k
     alpha: float
+    contradict: bool  # speak only where the base's answer is none of the own classes
 
     @staticmethod
     def of(settings: Ownership, files: Sequence[dict[str, Tensor]], base: Base) -> Owners:
@@ -102,7 +103,7 @@ class Owners:
         experts.join(scorers, files)
         classes = torch.stack([file["classes"] for file in files]).bool() if by_class else None
         calibration = [file.get("calibration", torch.empty(0)) for file in files]
-        return Owners(base, scorers, classes, calibration, settings.alpha)
+        return Owners(base, scorers, classes, calibration, settings.alpha, settings.contradict)
 
     def cutoffs(self, alpha: float | None = None) -> Tensor:  # (K,)
         return torch.tensor([ownership.cutoff(scores, alpha or self.alpha) for scores in self.calibration])
@@ -111,7 +112,9 @@ class Owners:
         said = experts.speak(self.scorers, h)
         if self.classes is None:
             return said[..., 0]
-        return ownership.score_classes(self.base.classify(h)[:, None] + said, self.classes)
+        logits = self.base.classify(h)
+        scores = ownership.score_classes(logits[:, None] + said, self.classes)
+        return ownership.score_against(scores, answers(logits), self.classes) if self.contradict else scores
 
     def speaks(self, h: Tensor, alpha: float | None = None) -> Tensor:  # (N, K)
         return ownership.speaks(self.scores(h), self.cutoffs(alpha))

@@ -22,6 +22,15 @@ def score_classes(logits: Tensor, own: Tensor) -> Tensor:
     return inside - logits.masked_fill(own, -torch.inf).logsumexp(-1)
 
 
+def score_against(scores: Tensor, answers: Tensor, own: Tensor) -> Tensor:
+    """The same scores, but minus infinity where the base's answer is one of the expert's own classes already.
+
+    There an expert has little to mend. Strangers that the base takes for its own would use up most of α, although the
+    base is wrong about them with or without it; so α is spent where speaking can change something.
+    """
+    return scores.masked_fill(own[:, answers].T, -torch.inf)
+
+
 def cutoff(calibration: Tensor, alpha: float) -> float:
     """τ from the scores of held-out examples outside the domain; infinite where they are too few for this α."""
     if not 0 < alpha <= 1:

@@ -125,7 +125,9 @@ def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
             "pooled/mlp": Bank(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
         main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
-        ownership=Ownership(bank=corrected.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})),
+        ownership=Ownership(
+            contradict=True, bank=corrected.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
+        ),
         router=Router(dropout=0.3, training=training),
     )
 
