@@ -7,15 +7,17 @@ held out from all experts and heads; the figures are accuracies on them. Test is
 """
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from redx import certify, compose, experts, lessons, noise, stages, store
-from redx.config import Bank, Config
+from redx.config import Bank, Config, Ownership
 from redx.evaluate import answer, judge, measure, weigh
 from redx.model import Base, Owners
+from redx.ownership import out_of_turn
 from redx.records import Data, Parts, Split
 from redx.routers import Router
 from redx.seeding import generator
@@ -36,6 +38,20 @@ ANCHORS = [("truth", 1.0), ("truth", 4.0), ("size", 1.0), ("margin", 1.0), ("mar
 def change(bank: Bank, **settings: Any) -> Bank:
     own = {name: settings.pop(name) for name in list(settings) if name in Bank.model_fields}
     return bank.model_copy(update={**own, "training": bank.training.model_copy(update=settings)})
+
+
+def ownerships(config: Config) -> list[Ownership]:
+    """Ways to say when an expert may speak, and prices of it; the same experts each time."""
+    chosen = config.ownership
+    learned = chosen.bank.model_copy(update={"shape": "mlp", "hidden": 64, "dropout": 0.0})
+    ways = (
+        {"score": "binary", "contradict": False, "bank": learned},
+        {"score": "binary", "contradict": False, "bank": learned.model_copy(update={"hidden": 128, "dropout": 0.3})},
+        {"contradict": False},
+        {"contradict": False, "bank": chosen.bank.model_copy(update={"anchor_weight": 1.0})},
+        {},
+    )
+    return [chosen.model_copy(update={**way, "alpha": alpha}) for way in ways for alpha in (0.003, 0.001)]
 
 
 def candidates(config: Config) -> list[tuple[str, Bank]]:
@@ -69,7 +85,7 @@ class Bench:
         self.check, self.calibration = validation.only(choose), validation.only(calibrate)
         self.lessons = lessons.teach(data, self.train, lessons.pool(anchors), self.check)
         self.gates = self._gates(data)
-        self.spoken = self._spoken()
+        self.files: dict[str, list[dict[str, torch.Tensor]]] = {}
 
     def _gates(self, data: Data) -> torch.Tensor:
         tensors = stages.train_router(self.config, data, self.train, self.check, self.seed)
@@ -78,34 +94,46 @@ class Bench:
         with torch.no_grad():
             return router(self.test.inputs)
 
-    def _spoken(self) -> torch.Tensor:
-        files = stages.train_ownership(self.config.ownership, self.lessons, self.calibration, self.base, self.seed)
-        return Owners.of(self.config.ownership, files, self.base).speaks(self.test.inputs)
+    def spoken(self, settings: Ownership) -> torch.Tensor:
+        key = settings.model_copy(update={"alpha": 1.0, "contradict": False}).model_dump_json()
+        if key not in self.files:  # α and the right to agree are chosen after training
+            scoring = settings.model_copy(update={"contradict": False})
+            self.files[key] = stages.train_ownership(scoring, self.lessons, self.calibration, self.base, self.seed)
+        owners = Owners.of(settings, self.files[key], self.base)
+        outside = [self.calibration.domains != index for index in range(len(self.lessons))]
+        scores = owners.scores(self.calibration.inputs)
+        calibration = [scores[rows, index] for index, rows in enumerate(outside)]
+        return dataclasses.replace(owners, calibration=calibration).speaks(self.test.inputs)
+
+    def said(self, key: str, settings: Bank) -> torch.Tensor:
+        pooled = [lessons.Lesson("pooled", self.train, self.train, self.check)]
+        taught = pooled if key.startswith("pooled") else self.lessons
+        bank = stages.train_bank(key, settings, taught, self.base, self.seed, 1.0)
+        return experts.speak(bank, self.test.inputs)
 
     def figures(self, key: str, settings: Bank) -> dict[str, float]:
-        pooled = key.startswith("pooled")
-        taught = [lessons.Lesson("pooled", self.train, self.train, self.check)] if pooled else self.lessons
-        bank = stages.train_bank(key, settings, taught, self.base, self.seed, 1.0)
-        said = experts.speak(bank, self.test.inputs)
+        said = self.said(key, settings)
         parts = self.parts(said)
-        if pooled:
-            return {"accuracy": right("global", parts)}
+        if key.startswith("pooled"):
+            return {"global": right("global", parts)}
         if key.startswith("standalone"):
-            return {"moe": right("moe", parts), "uniform": right("uniform", parts), "oracle": right("oracle", parts)}
-        owned = self.parts(said * self.spoken[..., None])
-        red, swap = compose.rule("red"), noise.kind("swap")
-        noisy = weigh(red, owned, swap, 1.0, generator(self.seed, "noise", "swap", 1.0))
+            return {rule: right(rule, parts) for rule in ("moe", "uniform", "oracle")}
+        free = {"base": right("base", parts), "red": right("red", parts), "sum": right("sum", parts)}
+        return free | {"any router": worst(parts)} | self.owned(said, self.config.ownership)
+
+    def owned(self, said: torch.Tensor, settings: Ownership) -> dict[str, float]:
+        spoken = self.spoken(settings)
+        parts = self.parts(said * spoken[..., None])
+        red, names = compose.rule("red"), tuple("01234")
+        noisy = weigh(red, parts, noise.kind("swap"), 1.0, generator(self.seed, "noise", "swap", 1.0))
         return {
-            "base": right("base", parts),
-            "red": right("red", parts),
-            "sum": right("sum", parts),
-            "worst": worst(parts),
-            "red owned": right("red", owned),
-            "sum owned": right("sum", owned),
-            "swap owned": float((answer(red, owned, noisy) == owned.labels).double().mean()),
-            "worst owned": worst(owned),
-            "ece base": measure(compose.rule("base"), owned, tuple("01234")).compute()["ece"] or 0.0,
-            "ece owned": measure(red, owned, tuple("01234")).compute()["ece"] or 0.0,
+            "red owned": right("red", parts),
+            "sum owned": right("sum", parts),
+            "wrong owned": float((answer(red, parts, noisy) == parts.labels).double().mean()),
+            "any router owned": worst(parts),
+            "out of turn": float(out_of_turn(spoken, parts.domains).mean()),
+            "ece base": measure(compose.rule("base"), parts, names).compute()["ece"] or 0.0,
+            "ece owned": measure(red, parts, names).compute()["ece"] or 0.0,
         }
 
     def parts(self, said: torch.Tensor) -> Parts:
@@ -128,21 +156,30 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("run", type=Path)
     words.add_argument("--seed", type=int, action="append")
-    words.add_argument("--only", default="", help="only banks whose name contains this word")
+    words.add_argument("--only", default="", help="only what contains this word: a form, a bank or 'ownership'")
     asked = words.parse_args()
     benches = [Bench(asked.run, seed) for seed in asked.seed or [0]]
-    for key, settings in candidates(benches[0].config):
-        if asked.only not in key:
-            continue
-        found = [bench.figures(key, settings) for bench in benches]
-        mean = {name: sum(each[name] for each in found) / len(found) for name in found[0]}
-        training = settings.training
-        told = f"lr {training.lr:g}, decay {training.weight_decay:g}, dropout {settings.dropout:g}"
-        told += f", epochs {training.epochs}"
-        told += f", {settings.anchor} {settings.anchor_weight:g}" if settings.anchor != "none" else ""
-        told += f", smoothing {settings.smoothing:g}" if settings.smoothing else ""
-        told += " | ".join(["", *(f"{name} {value:.4f}" for name, value in mean.items())])
-        print(f"| {key} | {told} |", flush=True)
+    config = benches[0].config
+
+    def show(key: str, told: str, found: list[dict[str, float]]) -> None:
+        means = (f"{name} {sum(each[name] for each in found) / len(found):.4f}" for name in found[0])
+        print(" | ".join(["", key, told, *means, ""]).strip(), flush=True)
+
+    for key, settings in candidates(config):
+        if asked.only in key:
+            show(key, tell(settings), [bench.figures(key, settings) for bench in benches])
+    if asked.only in "ownership":
+        said = [bench.said("residual/anchored", config.banks["residual/anchored"]) for bench in benches]
+        for way in ownerships(config):
+            told = f"α {way.alpha:g}, {way.score}{', only to contradict' if way.contradict else ''}, {tell(way.bank)}"
+            show("ownership", told, [bench.owned(each, way) for bench, each in zip(benches, said, strict=True)])
+
+
+def tell(bank: Bank) -> str:
+    training = bank.training
+    told = f"lr {training.lr:g}, decay {training.weight_decay:g}, dropout {bank.dropout:g}, epochs {training.epochs}"
+    told += f", {bank.anchor} {bank.anchor_weight:g}" if bank.anchor != "none" else ""
+    return told + (f", smoothing {bank.smoothing:g}" if bank.smoothing else "")
 
 
 if __name__ == "__main__":

@@ -143,8 +143,11 @@ TASKS = {
         "mnist",
         "MNIST in five label-pair domains: experts trained apart, recomposed, proven against any router.",
         {
+            # redx run mnist --preset quick: a minute; base 0.96, red at least the base under any router.
             "quick": settings("quick", "cnn-small", Base(training=Training(epochs=4)), 3),
+            # redx run mnist: under four minutes a seed on two cores; base 0.993, red 0.994, any router 0.992.
             "default": settings("default", "cnn", strong, 20),
+            # redx run mnist --preset paper: two minutes; base 0.949, red 0.956, any router 0.09.
             "paper": paper(),
         },
         load,
