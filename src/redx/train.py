@@ -95,7 +95,7 @@ def fit(
     if score is not None and patience is not None:
         for k in range(learners):
             _copy(kept, state, k, learners)
-    log.info("%s: %s epochs", title, ", ".join(map(str, taken)))
+    log.info("%s: %s epochs", title, ", ".join(map(str, sorted(set(taken)))))
     return taken
 
 
