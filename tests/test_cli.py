@@ -40,7 +40,7 @@ def copy(toy: redx.Run, tmp_path: Path) -> Path:
     return tmp_path / "toy"
 
 
-def refused(answer: tuple[int, str, str], *words: str) -> None:
+def check_refused(answer: tuple[int, str, str], *words: str) -> None:
     code, out, err = answer
     assert code == 2, (out, err)
     assert out == ""
@@ -134,27 +134,27 @@ def test_report_of_one_and_of_several(ask: Ask, copy: Path, toy: redx.Run, tmp_p
     ],
 )
 def test_bad_words_get_one_sentence(ask: Ask, toy: redx.Run, words: tuple[str, ...], told: tuple[str, ...]) -> None:
-    refused(ask(*(str(toy.folder) if word == "RUN" else word for word in words)), *told)
+    check_refused(ask(*(str(toy.folder) if word == "RUN" else word for word in words)), *told)
 
 
 def test_folder_of_another_task(ask: Ask, copy: Path) -> None:
     before = (copy / "config.json").read_bytes()
-    refused(ask("run", "toy-mlp", "--out", copy), "holds a run of 'toy'", "--out")
-    refused(ask("run", "toy", "--preset", "quick", "--out", copy), "other settings", "--out")
+    check_refused(ask("run", "toy-mlp", "--out", copy), "holds a run of 'toy'", "--out")
+    check_refused(ask("run", "toy", "--preset", "quick", "--out", copy), "other settings", "--out")
     assert (copy / "config.json").read_bytes() == before
 
 
 def test_folder_that_holds_something_else(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    refused(ask("run", "toy", "--out", tmp_path), "not empty")
+    check_refused(ask("run", "toy", "--out", tmp_path), "not empty")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("content", ['{"task": "toy", "see', "[]", '{"task": 3}', ""])
 def test_truncated_config(ask: Ask, copy: Path, content: str) -> None:
     (copy / "config.json").write_text(content)
-    refused(ask("certify", copy), "config.json")
-    refused(ask("run", "toy", "--out", copy), "config.json")
+    check_refused(ask("certify", copy), "config.json")
+    check_refused(ask("run", "toy", "--out", copy), "config.json")
     assert (copy / "config.json").read_text() == content
 
 
@@ -163,23 +163,23 @@ def test_nan_and_truncated_parts(ask: Ask, copy: Path) -> None:
     tensors = load_file(path)
     tensors["residuals"][0, 0, 0] = torch.nan
     save_file(tensors, path)
-    refused(ask("certify", copy), "Parts.residuals", "NaN")
+    check_refused(ask("certify", copy), "Parts.residuals", "NaN")
     path.write_bytes(path.read_bytes()[:-40])
-    refused(ask("certify", copy), path.name, "truncated")
+    check_refused(ask("certify", copy), path.name, "truncated")
 
 
 def test_read_only_folder_and_full_disk(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    refused(ask("run", "toy", "--out", file / "run"), "Cannot write", "--out")
+    check_refused(ask("run", "toy", "--out", file / "run"), "Cannot write", "--out")
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     if os.geteuid() == 0:  # root may write anywhere, so let the system say no for it
         monkeypatch.setattr("builtins.open", _no_space_for(locked))
-    refused(ask("run", "toy", "--out", locked), "Cannot write", "--out")
+    check_refused(ask("run", "toy", "--out", locked), "Cannot write", "--out")
     monkeypatch.undo()
     monkeypatch.setattr(os, "replace", _full)
-    refused(ask("run", "toy", "--out", tmp_path / "full"), "Cannot write", "free space")
+    check_refused(ask("run", "toy", "--out", tmp_path / "full"), "Cannot write", "free space")
     assert not [path for path in (tmp_path / "full").iterdir() if path.name != ".lock"]
 
 
@@ -203,7 +203,7 @@ def test_two_runs_cannot_write_one_folder(ask: Ask, copy: Path) -> None:
 
     config = store.read_config(copy)
     with store.writing(copy, config):
-        refused(ask("run", "toy", "--preset", "quick", "--out", copy), "Another run is writing")
+        check_refused(ask("run", "toy", "--preset", "quick", "--out", copy), "Another run is writing")
 
 
 def test_debug_shows_the_traceback(ask: Ask) -> None:
