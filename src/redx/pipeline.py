@@ -91,8 +91,9 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
     base = Base.of(stage("base", lambda: stages.train_base(config, data, seed)), config.backbone)
     if "parts" in place.done:
         return place.done
-    place.stage("features", lambda: embed_splits(config, base, data, seed) and None)  # from here on they are cached
-    train, anchors, check, calibration, _ = embed_splits(config, base, data, seed)
+    made: list[Split] = []
+    place.stage("features", lambda: made.extend(embed_splits(config, base, data, seed)))
+    train, anchors, check, calibration, _ = made or embed_splits(config, base, data, seed)  # from the cache
     taught = lessons.teach(data, train, anchors, check)
 
     def experts_stage() -> None:
