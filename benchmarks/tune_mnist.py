@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from redx import certify, compose, experts, lessons, noise, stages, store
+from redx import certify, compose, encoders, experts, lessons, noise, stages, store
 from redx.config import Bank, Config, Ownership
 from redx.evaluate import answer, judge, measure, weigh
 from redx.model import Base, Owners
@@ -71,7 +71,9 @@ class Bench:
     def __init__(self, run: Path, seed: int) -> None:
         self.config, self.seed = task("mnist").presets["default"], seed
         data = task("mnist").load(self.config, seed)
-        self.base = Base.of(store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), self.config.backbone)
+        self.base = Base.of(
+            store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoders.build(self.config)
+        )
         train = stages.embed(self.config, self.base, data.train)
         validation = stages.embed(self.config, self.base, data.validation)
         choose, calibrate = lessons.halve(data, self.config.ownership.calibration, seed)

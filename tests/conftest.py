@@ -1,5 +1,6 @@
 """Fixtures: one small finished run that many tests look at."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import redx
 from tiny import changes
 
 torch.set_num_threads(1)
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # read at the first product, here and in children
 
 
 @pytest.fixture(scope="session")

@@ -195,7 +195,7 @@ def test_features_are_made_once_and_only_whole(tmp_path: Path, monkeypatch: pyte
     for _ in range(2):
         assert torch.equal(features.remember("x", 10, make), made)
     assert len(calls) == 1
-    path = tmp_path / "features" / "x.npy"
+    path = tmp_path / "embeddings" / "x.npy"
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(redx.RedxError, match="truncated"):
         features.remember("x", 10, make)

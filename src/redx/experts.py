@@ -106,9 +106,11 @@ def split(bank: Bank) -> list[dict[str, Tensor]]:
 
 
 def join(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
-    """Fill a bank with experts that were saved one by one."""
+    """Fill a bank with experts that were saved one by one, in whatever precision."""
     try:
-        bank.load_state_dict({name: torch.stack([each[name] for each in experts]) for name in bank.state_dict()})
+        bank.load_state_dict(
+            {name: torch.stack([each[name].float() for each in experts]) for name in bank.state_dict()}
+        )
     except (KeyError, RuntimeError) as error:
         raise RedxError(
             "The experts do not fit this bank (other tensors or shapes); train them with this run's settings."

@@ -28,7 +28,7 @@ def remember(name: str, rows: int, make: Callable[[], Iterable[Tensor]]) -> Tens
     import numpy
     import torch
 
-    path = cache() / "features" / f"{name}.npy"
+    path = cache() / "embeddings" / f"{name}.npy"
     if not path.exists():
         try:
             _write(path, rows, make())

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from redx import backbones, compose, experts, ownership
+from redx import compose, experts, ownership
 from redx.compose import Rule
 from redx.config import Bank, Ownership
 from redx.errors import RedxError
@@ -34,9 +34,8 @@ class Base:
     scale: Tensor  # (E,)
 
     @staticmethod
-    def of(tensors: dict[str, Tensor], backbone: str = "none") -> Base:
-        """The base from its file."""
-        encoder = backbones.build(backbone)
+    def of(tensors: dict[str, Tensor], encoder: nn.Module) -> Base:
+        """The base from its file, with an untrained encoder to fill."""
         inner = {name.removeprefix("encoder."): value for name, value in tensors.items() if name.startswith("encoder.")}
         try:
             encoder.load_state_dict(inner)
@@ -44,7 +43,7 @@ class Base:
             return Base(encoder.eval(), *outer)
         except (KeyError, RuntimeError) as error:
             raise RedxError(
-                f"The file of the base does not fit backbone {backbone!r}; delete the run and repeat it."
+                "The file of the base does not fit the run's backbone and trunk; delete the run and repeat it."
             ) from error
 
     @property
@@ -77,9 +76,10 @@ class Base:
 
 def build(settings: Bank, count: int, base: Base) -> experts.Bank:
     """An untrained bank of `count` experts."""
+    hidden = settings.hidden or len(base.weight) // 4
     if settings.shape == "lowrank":
-        return LowRank(count, base.width, settings.hidden, base.weight, settings.scale, settings.activation)
-    widths = experts.sizes(settings.shape, base.width, base.outputs, settings.hidden, settings.depth)
+        return LowRank(count, base.width, hidden, base.weight, settings.scale, settings.activation)
+    widths = experts.sizes(settings.shape, base.width, base.outputs, hidden, settings.depth)
     return Stack(count, widths, settings.scale, settings.activation)
 
 
@@ -126,6 +126,7 @@ class Model:
 
     domains: tuple[str, ...]
     classes: tuple[str, ...]  # empty for a regression
+    belongs: tuple[int, ...]  # the domain of each class; -1 where several have it
     unit: float
     read: Callable[[Sequence[Any] | Tensor], Tensor]
     base: Base
@@ -164,7 +165,7 @@ class Model:
         return [self._label(int(said)) for said in judge(rule, self.parts(inputs)).predicted]
 
     def explain(self, inputs: Sequence[Any] | Tensor) -> list[dict[str, Any]]:
-        """For each input: answer, the base's answer, weights, each expert's contribution to the answer, and radius."""
+        """For each input: answer, its domain, the base's answer, first expert, weights, contributions and radius."""
         rule, _ = self._chosen()
         parts = self.parts(inputs)
         weights, judged = rule.weights(parts), judge(rule, parts)
@@ -178,6 +179,8 @@ class Model:
             told.append(
                 {
                     "answer": self._label(int(said)),
+                    "range": self._range(int(said)),
+                    "expert": names[int(shares.argmax())],
                     "base": self._label(int(base[row])),
                     "weights": dict(zip(names, shares.tolist(), strict=True)),
                     "contributions": dict(zip(names, contributions.tolist(), strict=True)),
@@ -208,6 +211,11 @@ class Model:
             have = ", ".join(f"{form} bank {name}" for form, name in self.banks)
             raise RedxError(f"Rule {self.rule!r} needs a {rule.form} bank; this model has {have}.")
         return rule, chosen
+
+    def _range(self, said: int) -> str | None:
+        """The domain that an answer belongs to, where it belongs to one alone."""
+        place = self.belongs[said] if self.classes else -1
+        return self.domains[place] if place >= 0 else None
 
     def _label(self, said: int) -> Any:
         return self.classes[said] if self.classes else said

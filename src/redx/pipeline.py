@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import experts, lessons, report, stages, store
+from redx import encoders, experts, lessons, report, stages, store
 from redx.config import Config
+from redx.encoders import Language
 from redx.errors import RedxError
 from redx.evaluate import Banks, Row, evaluate, summarise
 from redx.findings import Study
@@ -62,9 +63,10 @@ def run(
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
     folder = Path(out or Path("runs") / name)
+    start = time.perf_counter()
+    encoders.build(config)  # what is wrong with backbone or data is found before anything is written
+    data = {seed: task(name).load(config, seed) for seed in config.seeds}
     with store.writing(folder, config), _threads(config.threads):
-        start = time.perf_counter()
-        data = {seed: task(name).load(config, seed) for seed in config.seeds}
         clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
         return _conclude(config, folder, data, clock, start)
 
@@ -83,12 +85,18 @@ def _threads(count: int) -> Iterator[None]:
 def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str, float]:
     """Train everything of one seed, each stage once; gives the seconds each stage took."""
     place = store.Seed(folder)
+    facts = {"domains": data.domains, "classes": data.classes, "unit": data.unit, "belongs": data.belongs()}
+    store.write_json(folder / "model.json", facts)
 
     def stage(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         place.stage(name, lambda: store.write_tensors(folder / f"{name}.safetensors", make()))
         return store.read_tensors(folder / f"{name}.safetensors")
 
-    base = Base.of(stage("base", lambda: stages.train_base(config, data, seed)), config.backbone)
+    encoder = encoders.build(config)
+    if isinstance(encoder, Language):
+        splits = (data.train, data.validation, data.test)
+        place.stage("reading", lambda: encoder.prepare(split.inputs for split in splits))
+    base = Base.of(stage("base", lambda: stages.train_base(config, data, seed)), encoder)
     if "parts" in place.done:
         return place.done
     made: list[Split] = []
@@ -114,7 +122,7 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
 
 def _integrate(folder: Path, config: Config, data: Data, train: Split, seed: int) -> dict[str, Tensor]:
     """The plain residual bank and the router after joint training; tensors by `DOMAIN.tensor` and `router.tensor`."""
-    model = _load_seed(folder, config.model_copy(update={"integrate": False}), data)
+    model = _load_seed(folder, config.model_copy(update={"integrate": False}))
     plain, training = model.banks["residual", "plain"], config.banks["residual/plain"].training
     bank, router = stages.integrate(training, plain, model.router, model.base, train, seed)
     tensors = {
@@ -150,17 +158,19 @@ def _save_experts(
 
 def _save_parts(folder: Path, config: Config, data: Data) -> None:
     """What every trained module says about the test split, once."""
-    model = _load_seed(folder, config, data)
+    model = _load_seed(folder, config)
     test = stages.embed(config, model.base, data.test)
     for form, name in model.banks:
         parts = model.describe(test.inputs, (form, name), test.labels, test.domains)
         store.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
 
 
-def _load_seed(folder: Path, config: Config, data: Data) -> Model:
+def _load_seed(folder: Path, config: Config) -> Model:
     """The trained modules of one seed, as a model."""
-    base = Base.of(store.read_tensors(folder / "base.safetensors"), config.backbone)
-    files = [store.read_tensors(folder / "experts" / domain / "expert.safetensors") for domain in data.domains]
+    facts = store.read_json(folder / "model.json")
+    domains = tuple(facts["domains"])
+    base = Base.of(store.read_tensors(folder / "base.safetensors"), encoders.build(config))
+    files = [store.read_tensors(folder / "experts" / domain / "expert.safetensors") for domain in domains]
     pooled = store.read_tensors(folder / "pooled.safetensors")
     banks: dict[tuple[str, str], experts.Bank] = {}
     for key, settings in config.banks.items():
@@ -169,7 +179,7 @@ def _load_seed(folder: Path, config: Config, data: Data) -> Model:
         if config.average and form == "standalone":
             mean = banks["averaged", name] = build(settings, 1, base)
             experts.join(mean, experts.average(bank))
-    router = Router(base.width, len(data.domains), config.router.shape, config.router.hidden)
+    router = Router(base.width, len(domains), config.router.shape, config.router.hidden)
     try:
         router.load_state_dict(store.read_tensors(folder / "router.safetensors"))
     except RuntimeError as error:
@@ -179,16 +189,17 @@ def _load_seed(folder: Path, config: Config, data: Data) -> Model:
     own_router = {}
     if config.integrate:
         tensors = store.read_tensors(folder / "integration.safetensors")
-        alone = [stages.own(tensors, domain) for domain in data.domains]
+        alone = [stages.own(tensors, domain) for domain in domains]
         banks["residual", "integrated"] = build(config.banks["residual/plain"], len(alone), base)
         experts.join(banks["residual", "integrated"], alone)
         own_router["residual", "integrated"] = copy.deepcopy(router)
         own_router["residual", "integrated"].load_state_dict(stages.own(tensors, "router"))
     owned = {key: bank for key, bank in config.banks.items() if bank.owned}
     return Model(
-        domains=data.domains,
-        classes=data.classes,
-        unit=data.unit,
+        domains=domains,
+        belongs=tuple(facts["belongs"]),
+        classes=tuple(facts["classes"]),
+        unit=facts["unit"],
         read=task(config.task).read,
         base=base,
         banks=banks,
@@ -237,7 +248,7 @@ def _conclude(
             "seconds": {**seconds, "total": sum(seconds.values())},
             "wall_seconds": time.perf_counter() - start,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "parameters": _parameters(_load_seed(folder / f"seed-{config.seeds[0]}", config, first)),
+            "parameters": _parameters(_load_seed(folder / f"seed-{config.seeds[0]}", config)),
         },
     }
     hashes = {
@@ -289,4 +300,4 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
         raise RedxError(f"{folder} holds no seed {seed}; choose one of {', '.join(map(str, config.seeds))}.")
-    return _load_seed(folder / f"seed-{seed}", config, task(config.task).load(config, seed))
+    return _load_seed(folder / f"seed-{seed}", config)

@@ -15,7 +15,8 @@ def configure(name: str, preset: str = "default", **changes: Any) -> Config:
     """The settings of a preset with some changes; None leaves a setting as it is.
 
     Besides the settings themselves: `run` (red, moe or all) chooses the banks, `alpha` the price of safety, `batch`,
-    `virtual_batch` and `patience` hold for every stage, `epochs` is a mapping from base, experts and router.
+    `virtual_batch` and `patience` hold for every stage, `epochs` is a mapping from base, experts and router; what is in
+    PLACES sets questions, reading and trunk.
     """
     wanted = {key: value for key, value in changes.items() if value is not None}
     try:
@@ -35,6 +36,10 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
         raise RedxError(f"There is nothing called that to run; choose one of {', '.join(RUNS)}.")
     if "alpha" in wanted:
         settings["ownership"] |= {"alpha": wanted.pop("alpha")}
+    for section, names in PLACES.items():
+        chosen = {field: wanted.pop(name) for name, field in names.items() if name in wanted}
+        target = settings["base"]["trunk"] if section == "trunk" else settings[section]
+        target.update(chosen)
     stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
     stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]["bank"]]
     for stage, found in stages_of.items():
@@ -47,6 +52,11 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     return settings | wanted
 
 
+PLACES = {  # section of the settings to the short names of what stands in it
+    "questions": {name: name for name in ("file", "total", "split", "operators", "operations")},
+    "reading": {name: name for name in ("blocks", "pooling", "precision")},
+    "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
+}
 RUNS = {
     "red": ("residual", "pooled"),
     "moe": ("standalone", "averaged", "pooled"),

@@ -122,3 +122,11 @@ class Data:
     @property
     def outputs(self) -> int:
         return len(self.classes) or 1
+
+    def belongs(self) -> list[int]:
+        """The domain that each class belongs to; -1 where several domains have it, or none."""
+        found: list[set[int]] = [set() for _ in self.classes]
+        for domain in range(len(self.domains) if self.classes else 0):
+            for label in self.train.labels[self.train.domains == domain].unique().tolist():
+                found[label].add(domain)
+        return [next(iter(places)) if len(places) == 1 else -1 for places in found]

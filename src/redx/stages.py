@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from redx import backbones, experts, features, routers
+from redx import encoders, experts, features, routers
 from redx.augment import distort
 from redx.config import Bank, Config, Ownership, Training
+from redx.encoders import Language
 from redx.experts import LowRank, Stack
 from redx.lessons import IMAGES, Lesson, draw_rows, gather, halve, hide, share
 from redx.model import Base, Owners, build
@@ -31,7 +32,10 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     own = data.train.only(share(data, config.base.share, seed))
     check = data.validation.only(halve(data, config.ownership.calibration, seed)[0])
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
-    encoder = backbones.build(config.backbone)
+    encoder = encoders.build(config)
+    own, check = (_read(encoder, split) for split in (own, check))
+    if isinstance(encoder, Language):
+        encoder.trunk.fit(own.inputs)
     width = cast(int, encoder.width)  # D; what the encoder gives beyond it is for the experts alone
     classifier = nn.Linear(width, data.outputs).to(config.device)
     encoder.to(config.device)
@@ -46,7 +50,8 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     def loss(rows: Tensor) -> Tensor:
         images = own.inputs[rows[0]]
         images = distort(images, draw) if config.base.augment else images
-        return cross_entropy(answer(images), own.labels[rows[0]].to(config.device))[None]
+        labels = own.labels[rows[0]].to(config.device)
+        return cross_entropy(answer(images), labels, label_smoothing=config.base.smoothing)[None]
 
     def score(_: int) -> float:
         net.eval()
@@ -67,6 +72,12 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     return Base(encoder, weight, bias, mean, scale).tensors()
 
 
+def _read(encoder: nn.Module, split: Split) -> Split:
+    """A split as the trained part of the encoder reads it."""
+    inputs = encoder.read(split.inputs) if isinstance(encoder, Language) else split.inputs
+    return Split(inputs, split.labels, split.domains)
+
+
 def _batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(split.inputs.split(IMAGES), split.labels.split(IMAGES), strict=True)
 
@@ -75,7 +86,8 @@ def embed(config: Config, base: Base, split: Split) -> Split:
     """A split as the experts read it; the frozen encoder runs once for the same weights and data."""
     if config.backbone == "none":
         return split
-    name = features.fingerprint(base.tensors(), config.backbone, split.digest())
+    mark = base.encoder.mark if isinstance(base.encoder, Language) else config.backbone
+    name = features.fingerprint(base.tensors(), mark, split.digest())
 
     def make() -> Iterator[Tensor]:
         moved = base.to(config.device)

@@ -1,7 +1,7 @@
 """The run folder: atomic files, one writer at a time, and stages that are done once.
 
 RUN/config.json  data.json  results.jsonl  summary.json  study.json  report.html  report.md  figures/  run.log
-RUN/seed-N/base.safetensors  router.safetensors  experts/NAME/{expert.safetensors, expert.json}
+RUN/seed-N/model.json  base.safetensors  router.safetensors  experts/NAME/{expert.safetensors, expert.json}
 RUN/seed-N/pooled.safetensors  parts/FORM-BANK.safetensors  stages.json
 """
 
@@ -11,8 +11,6 @@ import contextlib
 import fcntl
 import json
 import logging
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,32 +23,12 @@ from torch import Tensor
 
 from redx.config import Config
 from redx.errors import RedxError
+from redx.files import write
 from redx.records import Parts
 
 log = logging.getLogger("redx")
 
 Tensors = dict[str, Tensor]
-
-
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise RedxError(
-            f"Cannot write {path} ({error.strerror}); free space, fix its permissions or choose another folder."
-        ) from error
 
 
 def write_json(path: Path, value: object) -> None:

@@ -14,6 +14,7 @@ import torch
 from torch import Generator, Tensor
 
 from redx.errors import RedxError
+from redx.precision import check
 from redx.progress import progress
 
 log = logging.getLogger("redx")
@@ -37,6 +38,7 @@ def fit(
     warmup: float,
     schedule: str,
     patience: int | None = None,
+    precision: str = "float32",
     score: Score | None = None,
     buffers: Sequence[Tensor] = (),
 ) -> list[int]:
@@ -45,6 +47,7 @@ def fit(
     With K > 1 every parameter carries the learner as its first axis; with K = 1 its shape is free. `buffers` are kept
     and restored with the parameters. Weight decay holds for matrices alone, not for biases and scales.
     """
+    check(precision, parameters[0].device.type)
     learners = len(sizes)
     if not all(sizes):
         raise RedxError(f"Stage '{title}' has a learner without any examples; give every domain some.")
@@ -55,6 +58,9 @@ def fit(
     others = [parameter for parameter in parameters if all(parameter is not matrix for matrix in matrices)]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
     optimiser = torch.optim.AdamW(groups, lr=lr, fused=True)
+    dtype = getattr(torch, precision)
+    # float16 loses small gradients unless they are scaled up
+    scaler = torch.amp.GradScaler(parameters[0].device.type, enabled=dtype == torch.float16)
     best = [-math.inf] * learners
     state = [*parameters, *buffers]
     kept = [tensor.detach().clone() for tensor in state]
@@ -67,15 +73,17 @@ def fit(
             optimiser.zero_grad(set_to_none=True)
             pieces = rows.split(batch, dim=1)
             for piece in pieces:
-                each = loss(piece) * (piece.shape[1] / virtual_batch)
+                with torch.autocast(parameters[0].device.type, dtype, enabled=dtype != torch.float32):
+                    each = loss(piece) * (piece.shape[1] / virtual_batch)
                 if not bool(each.isfinite().all()):
                     raise RedxError(
                         f"The loss of stage '{title}' became NaN or infinite at step {step + 1}; "
                         "lower its learning rate or look for NaN in the data."
                     )
-                each.sum().backward()
+                scaler.scale(each.sum()).backward()
             before = [parameter.detach().clone() for parameter in parameters]
-            optimiser.step()
+            scaler.step(optimiser)
+            scaler.update()
             rates = [_rate(step / total[k], warmup, schedule) if running[k] else 0.0 for k in range(learners)]
             _scale_step(parameters, before, rates)
             for k in range(learners):

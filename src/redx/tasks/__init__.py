@@ -26,6 +26,7 @@ class Task:
     load: Callable[[Config, int], Data]  # settings and seed to splits
     read: Callable[[Sequence[Any] | Tensor], Tensor]  # a user's inputs to what the network reads
     study: str | None = None  # module in `redx.studies` with the task's own experiments
+    text: bool = False  # whether a user's inputs are texts
 
 
 def tasks() -> dict[str, Task]:

@@ -152,6 +152,6 @@ TASKS = {
         },
         load,
         read,
-        study="mnist",
+        study="safety",
     )
 }

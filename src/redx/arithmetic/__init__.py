@@ -1,0 +1,1 @@
+"""Arithmetic in words: questions, made and recognised in any wording."""

