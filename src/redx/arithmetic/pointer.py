@@ -1,0 +1,271 @@
+"""The pointer decomposer: a small network that reads words and copies operands by pointing at them.
+
+    x = E[words]                        every number is the same word: values cannot leak
+    x ← x + σ(conv(norm(x)))            over words, then over numbers: it sees only what is near, at any length
+    P(j follows i) ∝ exp(q_i · (k_j + r_{j-i}))    over the numbers not yet used, and the stop
+
+The chain starts at a learned node, points at the first operand, and each operand points at the next one until the stop;
+whether it is added or subtracted is read off at the operand itself. Every number is used at most once, the stop is
+closed until one step is made, and so whatever the (finite) weights are, a well-formed program comes out.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from zlib import crc32
+
+import torch
+from torch import Generator, Tensor
+from torch.nn import functional as F
+
+from redx.arithmetic.program import Program, Step
+from redx.arithmetic.reading import Token, tokens
+from redx.arithmetic.wording import Language, language, sample, write
+from redx.errors import RedxError
+from redx.seeding import generator
+from redx.train import fit
+
+COMMON = 5  # a word is known when training says it so often; all others are alike
+SIZE = 64
+DILATIONS = (1, 2)  # of the convolutions over words: six words to either side
+NUMBER_LAYERS = 2  # of the convolutions over numbers: two numbers to either side
+REACH = 4  # numbers further apart than this look alike
+SAMPLES = 20_000
+DIET = ("plain", "paraphrase", "paraphrase", "story", "story", *["distractor"] * 4)  # the harder, the more
+EPOCHS = 4
+BATCH = 64
+MIXED = 0.5  # share of sentences that are mixed from several templates
+UNHEARD = 0.1  # share of words that training makes unknown
+SILENT = 0.2  # share of features that training drops
+CELLS = 2**18  # words, or pairs of numbers, that are decoded at once
+
+_PAD, _NUMBER, _UNKNOWN, _KNOWN = range(4)  # words: the known ones follow
+_OPERATORS = "+-"
+
+Read = tuple[list[int], list[int]]  # the words by number, and which of them are numbers in the text
+Lesson = tuple[list[Token], list[int], list[int]]  # a text, the chain of its numbers, the operators of its steps
+
+
+class Pointer:
+    """A trained decomposer: texts to programs."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._known = {word: place for place, word in enumerate(tensors["vocabulary"].tolist(), _KNOWN)}
+
+    @classmethod
+    def train(cls, seed: int, samples: int = SAMPLES, words: Language | None = None) -> Pointer:
+        """Learn from sentences of one to four steps, made from the training templates."""
+        words = words or language("train")
+        draw = random.Random(f"{seed}/pointer/sentences")
+        lessons = [_lesson(draw, words) for _ in range(samples)]
+        said = Counter(_hash(token) for found, _, _ in lessons for token in found if token.value is None)
+        vocabulary = torch.tensor(sorted(word for word, count in said.items() if count >= COMMON))
+        pointer = cls(_start(vocabulary, generator(seed, "pointer", "start")))
+        read = [(pointer._look(found), chain, signs) for found, chain, signs in lessons]
+        noise = generator(seed, "pointer", "unheard")
+        fit(
+            [tensor for tensor in pointer._tensors.values() if tensor.requires_grad],
+            lambda rows: pointer._loss([read[row] for row in rows[0].tolist()], noise),
+            [samples],
+            [generator(seed, "pointer", "batches")],
+            title="pointer",
+            epochs=EPOCHS,
+            batch=BATCH,
+            virtual_batch=BATCH,
+            lr=3e-3,
+            weight_decay=0.01,
+            warmup=0.05,
+            schedule="cosine",
+        )
+        return cls({name: tensor.detach() for name, tensor in pointer._tensors.items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Everything it has learned, to be saved."""
+        return dict(self._tensors)
+
+    @classmethod
+    def of(cls, tensors: dict[str, Tensor]) -> Pointer:
+        """The inverse of `tensors`."""
+        vocabulary = tensors.get("vocabulary", torch.empty(0))
+        shapes = {name: tensor.shape for name, tensor in _start(vocabulary, generator(0)).items()}
+        if vocabulary.dtype != torch.long or {name: tensor.shape for name, tensor in tensors.items()} != shapes:
+            raise RedxError("These tensors are no pointer decomposer of this version; train it again with `redx run`.")
+        return cls(dict(tensors))
+
+    def decompose(self, texts: Sequence[str]) -> list[Program | RedxError]:
+        """A program for every text, or the refusal of a text that cannot be read."""
+        answers: list[Program | RedxError] = []
+        read: list[tuple[int, list[Token]]] = []
+        for place, text in enumerate(texts):
+            try:
+                read.append((place, tokens(text)))
+                answers.append(_UNREAD)
+            except RedxError as refusal:
+                answers.append(refusal)
+        read.sort(key=lambda each: len(each[1]))  # like lengths go together
+        for batch in _batches(read):
+            values = [[token.value for token in found if token.value is not None] for _, found in batch]
+            chains = self._decode([self._look(found) for _, found in batch])
+            for (place, _), numbers, (first, *steps) in zip(batch, values, chains, strict=True):
+                chain = tuple(Step(_OPERATORS[operator], numbers[at]) for at, operator in steps)
+                answers[place] = Program(numbers[first[0]], chain)
+        return answers
+
+    def _scores(
+        self, ids: Tensor, spots: Tensor, held: Tensor, noise: Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Words (B, T) and where their M numbers are -> follows (B, 1+M, M+1) and operators (B, M, 2).
+
+        Row 0 is the start, row 1+i number i; column j is number j, the last column the stop.
+        """
+        own = self._tensors
+        x = F.embedding(ids, own["words"])  # (B, T, D)
+        mask = (ids != _PAD).unsqueeze(2).float()
+        for layer, dilation in enumerate(DILATIONS):
+            x = x + self._convolve(x, mask, f"word.{layer}", dilation, noise)
+        numbers = x.gather(1, spots.unsqueeze(2).expand(-1, -1, SIZE))  # (B, M, D)
+        mask = held.unsqueeze(2).float()
+        for layer in range(NUMBER_LAYERS):
+            numbers = numbers + self._convolve(numbers, mask, f"number.{layer}", 1, noise)
+        numbers = F.layer_norm(numbers, (SIZE,), own["scale"])
+        count = len(ids)
+        queries = torch.cat([own["start"].expand(count, 1, -1), numbers @ own["query"]], 1)  # (B, 1+M, D)
+        keys = torch.cat([numbers @ own["key"], own["stop"].expand(count, 1, -1)], 1)  # (B, M+1, D)
+        follows = queries @ keys.transpose(1, 2)  # (B, 1+M, M+1)
+        near = queries[:, 1:] @ own["near"].T  # (B, M, 2 REACH + 1)
+        order = torch.arange(spots.shape[1])
+        apart = (order - order.unsqueeze(1)).clamp(-REACH, REACH) + REACH  # (M, M)
+        near = near.gather(2, apart.expand(count, -1, -1))  # (B, M, M)
+        follows = follows + F.pad(near, (0, 1, 1, 0))
+        closed = F.pad(~held, (0, 1)).unsqueeze(1)  # numbers that are only padding
+        return follows.masked_fill(closed, -torch.inf), numbers @ own["operator"]
+
+    def _convolve(self, x: Tensor, mask: Tensor, name: str, dilation: int, noise: Generator | None) -> Tensor:
+        """What a word or number learns from its neighbours, (B, T, D) to the same; padding stays silent."""
+        own = self._tensors
+        x = (F.layer_norm(x, (SIZE,), own[f"{name}.scale"]) * mask).transpose(1, 2)  # (B, D, T)
+        weight = own[f"{name}.weight"]
+        padding = dilation * (weight.shape[2] // 2)
+        y = F.conv1d(x, weight, own[f"{name}.bias"], padding=padding, dilation=dilation)
+        y = F.gelu(y).transpose(1, 2)
+        if noise is None:
+            return y
+        return y * (torch.rand(y.shape, generator=noise) >= SILENT) / (1 - SILENT)
+
+    def _look(self, found: Sequence[Token]) -> Read:
+        words = [_NUMBER if token.value is not None else self._known.get(_hash(token), _UNKNOWN) for token in found]
+        return words, [place for place, word in enumerate(words) if word == _NUMBER]
+
+    def _loss(self, lessons: list[tuple[Read, list[int], list[int]]], noise: Generator) -> Tensor:
+        """How unlikely the true chains are; every step knows the true steps before it."""
+        ids, spots, held = _stack([read for read, _, _ in lessons])
+        unheard = torch.rand(ids.shape, generator=noise) < UNHEARD
+        ids = ids.masked_fill(unheard & (ids >= _KNOWN), _UNKNOWN)
+        follows, operators = self._scores(ids, spots, held, noise)
+        width = follows.shape[2]
+        rows, nexts, used, who, at, which = [], [], [], [], [], []
+        for lesson, (_, chain, signs) in enumerate(lessons):
+            open_ = [True] * width
+            for here, there in zip([-1, *chain], [*chain, width - 1], strict=True):
+                if here >= 0:
+                    open_[here] = False
+                rows.append(lesson * follows.shape[1] + here + 1)
+                nexts.append(there)
+                used.append(open_.copy())
+            who += [lesson] * len(signs)
+            at += chain[1:]
+            which += signs
+        chosen = follows.flatten(0, 1)[rows].masked_fill(~torch.tensor(used), -torch.inf)
+        loss = F.cross_entropy(chosen, torch.tensor(nexts)) + F.cross_entropy(operators[who, at], torch.tensor(which))
+        return loss.unsqueeze(0)  # (1,)
+
+    @torch.no_grad()
+    def _decode(self, batch: list[Read]) -> list[list[tuple[int, int]]]:
+        """For every text the numbers in the order of the program, each with its operator."""
+        ids, spots, held = _stack(batch)
+        follows, operators = self._scores(ids, spots, held)
+        signs = operators.argmax(2).tolist()
+        count, stop = len(batch), follows.shape[2] - 1
+        lanes = torch.arange(count)
+        here = torch.zeros(count, dtype=torch.long)  # row: the start
+        used = torch.zeros(count, stop + 1, dtype=torch.bool)
+        path = []
+        for turn in range(stop):
+            score = follows[lanes, here].masked_fill(used, -torch.inf)
+            if turn < 2:  # a first operand and one step at least
+                score[:, stop] = -torch.inf
+            there = score.argmax(1)
+            path.append(there)
+            if bool((there == stop).all()):
+                break
+            used[lanes, there] |= there != stop
+            follows[there == stop, :, :stop] = -torch.inf  # who has stopped stays so
+            here = torch.where(there == stop, here, there + 1)
+        chains = torch.stack(path, 1).tolist()  # (B, turns)
+        return [
+            [(number, signs[lane][number]) for number in chain if number != stop] for lane, chain in enumerate(chains)
+        ]
+
+
+def _start(vocabulary: Tensor, draw: Generator) -> dict[str, Tensor]:
+    """Tensors before training; the vocabulary holds the hashes of the known words."""
+
+    def normal(*shape: int, scale: float) -> Tensor:
+        return scale * torch.randn(*shape, generator=draw)
+
+    own = {"words": normal(_KNOWN + len(vocabulary), SIZE, scale=1.0), "near": torch.zeros(2 * REACH + 1, SIZE)}
+    layers = {f"word.{layer}": 5 for layer in range(len(DILATIONS))}
+    layers |= {f"number.{layer}": 3 for layer in range(NUMBER_LAYERS)}
+    for name, kernel in layers.items():
+        own[f"{name}.scale"] = torch.ones(SIZE)
+        own[f"{name}.weight"] = normal(SIZE, SIZE, kernel, scale=(SIZE * kernel) ** -0.5)
+        own[f"{name}.bias"] = torch.zeros(SIZE)
+    own["scale"] = torch.ones(SIZE)
+    own["query"] = normal(SIZE, SIZE, scale=0.25 * SIZE**-0.5)
+    own["key"] = normal(SIZE, SIZE, scale=0.25 * SIZE**-0.5)
+    own["start"] = normal(SIZE, scale=0.25)
+    own["stop"] = normal(SIZE, scale=0.25)
+    own["operator"] = normal(SIZE, 2, scale=SIZE**-0.5)
+    return {"vocabulary": vocabulary} | {name: tensor.requires_grad_() for name, tensor in own.items()}
+
+
+def _lesson(draw: random.Random, words: Language) -> Lesson:
+    program = sample(draw, draw.choice((1, 2, 2, 3, 3, 4, 4)))
+    text, order = write(program, draw, words, draw.choice(DIET), mixed=draw.random() < MIXED)
+    chain = [order.index(place) for place in range(len(program.operands))]
+    return tokens(text), chain, [_OPERATORS.index(operator) for operator, _ in program.steps]
+
+
+def _hash(token: Token) -> int:
+    return crc32(token.text.encode())
+
+
+def _stack(batch: Sequence[Read]) -> tuple[Tensor, Tensor, Tensor]:
+    """Words (B, T), places of the numbers (B, M) and which of these are real (B, M)."""
+    length = max(len(ids) for ids, _ in batch)
+    most = max(len(spots) for _, spots in batch)
+    ids = torch.tensor([ids + [_PAD] * (length - len(ids)) for ids, _ in batch])
+    spots = torch.tensor([spots + [0] * (most - len(spots)) for _, spots in batch])
+    held = torch.tensor([[True] * len(spots) + [False] * (most - len(spots)) for _, spots in batch])
+    return ids, spots, held
+
+
+def _batches(read: list[tuple[int, list[Token]]]) -> Iterator[list[tuple[int, list[Token]]]]:
+    """Cut texts, short ones first, so that no batch takes much memory."""
+    start = 0
+    while start < len(read):
+        stop = start + 1
+        while stop < len(read) and (stop - start) * _cells(read[stop][1]) < CELLS:
+            stop += 1
+        yield read[start:stop]
+        start = stop
+
+
+def _cells(found: list[Token]) -> int:
+    return max(16 * len(found), len(found) ** 2 // 4)  # at most every other token is a number
+
+
+_UNREAD = RedxError("This text was not read.")  # stands in for what is decoded later
