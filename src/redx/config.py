@@ -25,11 +25,13 @@ class Training(Settings):
         default=128, ge=1, description="examples a step of the optimiser sees, gathered over batches"
     )
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
+    beta: float = Field(default=0.999, gt=0, lt=1, description="how slowly AdamW forgets the size of past gradients")
     weight_decay: float = Field(default=1e-4, ge=0, description="decoupled weight decay")
     warmup: float = Field(
         default=0.05, ge=0, le=1, description="share of the steps in which the rate rises to its peak"
     )
     schedule: Literal["cosine", "constant"] = Field(default="cosine", description="what the rate does after that")
+    clip: float | None = Field(default=None, gt=0, description="largest norm of a step's gradient")
     patience: int | None = Field(
         default=None, ge=1, description="epochs without gain on validation before it stops; best kept"
     )
@@ -105,6 +107,9 @@ class Base(Settings):
     """The base, trained on a small shared subset and then frozen."""
 
     trunk: Trunk = Trunk()
+    teach: Literal["classes", "value"] = Field(
+        default="classes", description="what it learns: classes, or the value of answers that are numbers in order"
+    )
     share: float = Field(default=0.1, gt=0, le=1, description="share of the training split the base may see")
     augment: bool = Field(default=False, description="distort the images anew in every step")
     smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")

@@ -48,6 +48,8 @@ def build(config: Config) -> nn.Module:
     if trunk.shape == "none":
         known = ", ".join(backbones.names())
         raise RedxError(f"There is no backbone {config.backbone!r} for task '{config.task}'; choose one of {known}.")
+    if config.base.teach == "value" and trunk.shape != "sum":
+        raise RedxError(f"A trunk of shape {trunk.shape} learns classes, not values; choose --trunk sum.")
     folder = pretrained.folder(config.backbone)
     if trunk.shape == "blocks":
         prefix = Prefix(folder, (-1 - trunk.blocks,), "tokens", reading.precision, config.device)

@@ -40,6 +40,8 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
         chosen = {field: wanted.pop(name) for name, field in names.items() if name in wanted}
         target = settings["base"]["trunk"] if section == "trunk" else settings[section]
         target.update(chosen)
+    if settings["base"]["trunk"]["shape"] != "sum":
+        settings["base"]["teach"] = "classes"
     stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
     stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]["bank"]]
     for stage, found in stages_of.items():

@@ -8,7 +8,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from redx import encoders, experts, features, routers
 from redx.augment import distort
@@ -22,6 +22,7 @@ from redx.records import Data, Split
 from redx.routers import Router
 from redx.seeding import generator
 from redx.train import fit
+from redx.trunks import SPAN, Sum
 
 
 def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
@@ -41,6 +42,8 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     encoder.to(config.device)
     hide = nn.Dropout(config.base.dropout)
     net = nn.ModuleList([encoder, classifier, hide])
+    trunk = encoder.trunk if config.base.teach == "value" and isinstance(encoder, Language) else None
+    values = place_classes(trunk, classifier) if isinstance(trunk, Sum) else torch.empty(0)
 
     def answer(images: Tensor) -> Tensor:
         return classifier(hide(encoder(images.to(config.device))[:, :width]))
@@ -51,6 +54,8 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
         images = own.inputs[rows[0]]
         images = distort(images, draw) if config.base.augment else images
         labels = own.labels[rows[0]].to(config.device)
+        if isinstance(trunk, Sum):
+            return mse_loss(trunk.value(trunk.sum(images))[:, 0], values[labels])[None]
         return cross_entropy(answer(images), labels, label_smoothing=config.base.smoothing)[None]
 
     def score(_: int) -> float:
@@ -61,7 +66,13 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
         return float(torch.cat(right).double().mean())
 
     train(
-        config.base.training, net, loss, [len(own)], [generator(seed, "batches", "base")], score, f"seed {seed}: base"
+        config.base.training,
+        trunk or net,
+        loss,
+        [len(own)],
+        [generator(seed, "batches", "base")],
+        score,
+        f"seed {seed}: base",
     )
     net.cpu().eval()
     with torch.no_grad():
@@ -70,6 +81,15 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
         weight = classifier.weight.T * scale[:width, None]
         bias = classifier.bias + mean[:width] @ classifier.weight.T
     return Base(encoder, weight, bias, mean, scale).tensors()
+
+
+def place_classes(trunk: Sum, classifier: nn.Linear) -> Tensor:
+    """Let each class of the classifier stand at its own value, in order, for good; gives the values, (C,)."""
+    count = classifier.out_features
+    values = (torch.arange(count) - (count - 1) / 2) * (SPAN / count)
+    classifier.weight.data = 2 * trunk.code(values)
+    classifier.bias.data.zero_()
+    return values
 
 
 def _read(encoder: nn.Module, split: Split) -> Split:

@@ -39,6 +39,8 @@ def fit(
     schedule: str,
     patience: int | None = None,
     precision: str = "float32",
+    clip: float | None = None,
+    beta: float = 0.999,
     score: Score | None = None,
     buffers: Sequence[Tensor] = (),
 ) -> list[int]:
@@ -57,7 +59,7 @@ def fit(
     matrices = [parameter for parameter in parameters if sum(size > 1 for size in parameter.shape[-2:]) > 1]
     others = [parameter for parameter in parameters if all(parameter is not matrix for matrix in matrices)]
     groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=lr, fused=True)
+    optimiser = torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta), fused=True)
     dtype = getattr(torch, precision)
     # float16 loses small gradients unless they are scaled up
     scaler = torch.amp.GradScaler(parameters[0].device.type, enabled=dtype == torch.float16)
@@ -81,6 +83,9 @@ def fit(
                         "lower its learning rate or look for NaN in the data."
                     )
                 scaler.scale(each.sum()).backward()
+            if clip is not None:
+                scaler.unscale_(optimiser)
+                _clip(parameters, clip, learners)
             before = [parameter.detach().clone() for parameter in parameters]
             scaler.step(optimiser)
             scaler.update()
@@ -128,6 +133,16 @@ def _rate(progressed: float, warmup: float, schedule: str) -> float:
     if schedule == "constant":
         return 1.0
     return 0.5 * (1 + math.cos(math.pi * (progressed - warmup) / max(1e-9, 1 - warmup)))
+
+
+def _clip(parameters: Sequence[Tensor], limit: float, learners: int) -> None:
+    """Shorten the gradient of each learner to this norm at most."""
+    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    rows = [grad.view(learners if learners > 1 else 1, -1) for grad in found]
+    norms = torch.stack([row.square().sum(1) for row in rows]).sum(0).sqrt()  # (K,)
+    share = (limit / (norms + 1e-6)).clamp_max(1)
+    for row in rows:
+        row.mul_(share[:, None])
 
 
 def _scale_step(parameters: Sequence[Tensor], before: Sequence[Tensor], rates: list[float]) -> None:

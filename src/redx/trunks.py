@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from redx.errors import RedxError
 
+SPAN = 3.3  # values of all classes together: of about unit size
+
 
 class Mlp(nn.Module):
     """Layers on pooled, standardised features."""
@@ -50,32 +52,57 @@ def layers(sizes: list[int]) -> nn.Sequential:
 
 
 class Sum(nn.Module):
-    """A network on every token and the three before it, summed over the text: what a text says, part by part."""
+    """A network on every token and the three before it, summed over the text to a number; h is its periodic code.
+
+        S = Σ_t f(x_{t-3..t}),   v = w · S,   h = (cos ω_j v, sin ω_j v) for j = 1..32
+
+    Answers that are numbers in order lie on the curve of h like beads on a string, so a linear classifier tells them
+    apart, and v can be taught by regression. x are token states of unit size, softly whitened: early blocks hold what
+    tells tokens apart in directions of little variance.
+    """
 
     window = 4
-    kept = 96  # directions of the token states that are read
+    kept = 64  # directions of the token states that are read
+    waves = 32
+    period = 1.3 * SPAN  # of the slowest wave
 
     def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
         super().__init__()
-        self.width, self.beside = hidden, beside
+        self.width, self.beside = 2 * self.waves, beside
         kept = min(inputs, self.kept)
         self.mean, self.whiten = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.zeros(inputs, kept))
-        self.look = nn.Conv1d(kept, hidden, self.window)
-        self.token = nn.Sequential(nn.GELU(), nn.Linear(hidden, hidden), nn.GELU(), nn.Linear(hidden, hidden))
+        sizes = [self.window * kept, *[hidden] * depth]
+        self.token = nn.Sequential(
+            *(each for pair in itertools.pairwise(sizes) for each in (nn.Linear(*pair), nn.GELU()))
+        )
+        self.value = nn.Linear(hidden, 1)
 
     def fit(self, x: Tensor) -> None:  # (N, T, E)
-        rows = x[(x != 0).any(-1)].double()
+        rows = _unit(x[(x != 0).any(-1)]).double()
         self.mean.copy_(rows.mean(0))
-        scale = rows.std(0) + 1e-3
-        values, vectors = torch.linalg.eigh(torch.cov((rows - rows.mean(0)).T / scale[:, None]))
-        kept = vectors[:, -self.kept :] / (values[-self.kept :].clamp_min(0) + 1e-4).sqrt()
-        self.whiten.copy_(kept / scale[:, None])
+        values, vectors = torch.linalg.eigh(torch.cov(rows.T))
+        self.whiten.copy_((vectors / (values.clamp_min(0) + 1).sqrt())[:, -self.whiten.shape[1] :])
 
-    def forward(self, x: Tensor) -> Tensor:  # (N, T, E) -> (N, D)
-        tokens = (x != 0).any(-1)[..., None]
-        x = (x - self.mean) @ self.whiten * tokens
-        seen = self.look(nn.functional.pad(x.mT, (self.window - 1, 0))).mT  # (N, T, D)
-        return (self.token(seen) * tokens).sum(1)
+    def sum(self, x: Tensor) -> Tensor:  # (N, T, E) -> (N, H)
+        tokens = (x != 0).any(-1)
+        x = (_unit(x) - self.mean) @ self.whiten * tokens[..., None]
+        x = nn.functional.pad(x, (0, 0, self.window - 1, 0))
+        seen = x.unfold(1, self.window, 1).flatten(2)  # (N, T, 4 · kept)
+        said = self.token(seen[tokens])
+        return said.new_zeros(len(x), said.shape[1]).index_add(0, tokens.nonzero()[:, 0], said)
+
+    def code(self, value: Tensor) -> Tensor:  # (N,) -> (N, D)
+        angles = value[:, None] * torch.arange(1, self.waves + 1, device=value.device) * (2 * torch.pi / self.period)
+        return torch.cat([angles.cos(), angles.sin()], -1)
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, T, E) -> (N, D) or (N, D + H)
+        summed = self.sum(x)
+        h = self.code(self.value(summed)[:, 0])
+        return torch.cat([h, summed], -1) if self.beside else h
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 
 class Blocks(nn.Module):

@@ -94,20 +94,24 @@ def paper(task: str, preset: str, questions: Questions, training: Training) -> C
     )
 
 
-def settings(task: str, preset: str, questions: Questions, base: Base, epochs: int) -> Config:
+def settings(task: str, preset: str, questions: Questions, epochs: int) -> Config:
     """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
-    training = Training(epochs=epochs, batch=256, virtual_batch=256, lr=2e-3, weight_decay=0.3, warmup=0.2)
-    corrected = Bank(shape="lowrank", hidden=256, training=training)
-    anchored = corrected.model_copy(update={"anchor": "margin"})
-    head = Bank(shape="mlp", hidden=512, depth=1, training=training)
+    training = Training(epochs=epochs, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.1, warmup=0.2)
+    corrected = Bank(shape="lowrank", hidden=128, training=training)
+    anchored = corrected.model_copy(update={"anchor": "truth"})
+    head = Bank(shape="mlp", hidden=128, depth=1, training=training)
     by_class = task != "ops"
     return Config(
         task=task,
         preset=preset,
         backbone="smollm2-135m",
         questions=questions,
-        reading=Reading(blocks=(2, 4)),
-        base=base,
+        reading=Reading(blocks=(2,), pooling="tokens"),
+        base=Base(
+            trunk=Trunk(shape="sum", hidden=192, depth=2),
+            teach="value",
+            training=training.model_copy(update={"epochs": 16 * epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
+        ),
         banks={
             "residual/plain": corrected,
             "residual/anchored": anchored,
@@ -115,25 +119,19 @@ def settings(task: str, preset: str, questions: Questions, base: Base, epochs: i
             "standalone/plain": head,
             "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
             "pooled/linear": Bank(shape="linear", training=training),
-            "pooled/mlp": Bank(shape="mlp", hidden=1024, depth=1, training=training),
+            "pooled/mlp": Bank(shape="mlp", hidden=512, depth=2, training=training),
         },
         main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
         ownership=Ownership(
             alpha=0.01,
             score="classes" if by_class else "binary",
             contradict=by_class,
-            bank=corrected.model_copy(update={"anchor": "truth"} if by_class else {"shape": "mlp", "depth": 1}),
+            bank=anchored if by_class else head,
         ),
         router=Router(training=training),
     )
 
 
-strong = Base(
-    trunk=Trunk(shape="mlp", hidden=512, depth=2),
-    smoothing=0.1,
-    training=Training(epochs=200, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.3, warmup=0.2),
-)
-weak = strong.model_copy(update={"training": strong.training.model_copy(update={"epochs": 40})})
 SMALL, LARGE = Questions(total=25_000), Questions(total=80_000, operators=3)
 EIGHT = Training(
     epochs=8,
@@ -152,8 +150,8 @@ SIXTY = Training(
 
 def offer(name: str, about: str, questions: Questions) -> Task:
     presets = {
-        "quick": settings(name, "quick", questions.model_copy(update={"total": 5000}), weak, 3),
-        "default": settings(name, "default", questions, strong, 20),
+        "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4),
+        "default": settings(name, "default", questions, 12),
         "paper": paper(name, "paper", SMALL, EIGHT),
         "paper-80k": paper(name, "paper-80k", LARGE, SIXTY),
     }
