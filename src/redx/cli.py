@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redx.config import Config, Ownership, Questions, Reading, Settings, Training, Trunk
 from redx.errors import RedxError
+
+if TYPE_CHECKING:
+    from redx.arithmetic.executor import Chain
 
 app = typer.Typer(
     name="redx",
@@ -63,6 +68,8 @@ def run(
     split: Annotated[str | None, typer.Option(help="disjoint or random: " + about("split", Questions))] = None,
     operators: Annotated[int | None, typer.Option(help=about("operators", Questions))] = None,
     operation: Annotated[list[str] | None, typer.Option(help=about("operations", Questions))] = None,
+    experts: Annotated[str | None, typer.Option(help=about("experts", Questions))] = None,
+    decomposer: Annotated[str | None, typer.Option(help=about("decomposer"))] = None,
     block: Annotated[list[int] | None, typer.Option(help=about("blocks", Reading))] = None,
     pooling: Annotated[str | None, typer.Option(help=about("pooling", Reading))] = None,
     precision: Annotated[str | None, typer.Option(help=about("precision", Reading))] = None,
@@ -104,6 +111,8 @@ def run(
         split=split,
         operators=operators,
         operations=operation,
+        experts=experts,
+        decomposer=decomposer,
         blocks=block,
         pooling=pooling,
         precision=precision,
@@ -346,6 +355,69 @@ def predict(
         ]
         show_table(["expert", "weight", f"adds to {facts['answer']}"], rows)
     typer.echo("A radius of r: no one who moves less than a share r of the routing mass can change the answer.")
+
+
+@app.command(context_settings={"ignore_unknown_options": True})  # a question may begin with a minus
+def solve(
+    folder: Folder,
+    text: Annotated[list[str] | None, typer.Argument(help="questions", metavar="[TEXT…]", show_default="stdin")] = None,
+    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line, in order")] = False,
+) -> None:
+    """Answer a sentence step by step, with a proof of what no router could change; without TEXT a line of stdin each.
+
+    Exit code 1 when a question cannot be answered, with the reason.
+
+    Example: `redx solve runs/steps "12 plus 5 minus 3"`
+    """
+    from redx import pipeline
+
+    solver = pipeline.solver(folder, seed, rule)
+    lines = iter(text) if text else (line.rstrip("\r\n") for line in sys.stdin)
+    failed = False
+    while some := list(itertools.islice(lines, 2048)):
+        for each, chain in zip(some, solver.solve(some), strict=True):
+            facts = tell_chain(each, chain)
+            failed |= facts["answer"] is None
+            typer.echo(json.dumps(facts)) if as_json else show_chain(facts)
+    if failed:
+        raise typer.Exit(1)
+
+
+def tell_chain(text: str, chain: Chain | RedxError) -> dict[str, Any]:
+    """A solved question as plain values."""
+    if isinstance(chain, RedxError):
+        return {"text": text, "program": None, "steps": [], "answer": None, "reason": str(chain)}
+    return {
+        "text": text,
+        "program": str(chain.program),
+        "steps": [dataclasses.asdict(step) for step in chain.steps],
+        "answer": chain.answer,
+        "reason": chain.reason,
+        "radius": chain.radius,
+    }
+
+
+def show_chain(facts: dict[str, Any]) -> None:
+    """A solved question for people."""
+    if facts["program"]:
+        typer.echo(f"{facts['text']}\n{facts['program']}")
+    if facts["steps"]:
+        rows = [
+            [
+                step["question"],
+                str(step["answer"]),
+                step["expert"],
+                ", ".join(f"{name} {weight:.3f}" for name, weight in step["weights"].items()),
+                f"{step['radius']:.4g}",
+            ]
+            for step in facts["steps"]
+        ]
+        show_table(["step", "answer", "expert", "weights", "radius"], rows)
+    if facts["answer"] is None:
+        return typer.echo(f"redx: {facts['reason']}", err=True)
+    typer.echo(f"= {facts['answer']}, certified radius {facts['radius']:.4g}")
 
 
 @app.command()

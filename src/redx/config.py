@@ -74,6 +74,9 @@ class Questions(Settings):
     operations: tuple[Literal["add", "sub", "mul", "div"], ...] = Field(
         default=("add", "sub"), min_length=2, description="operation, repeatable: one expert each"
     )
+    experts: Literal["operation", "range"] = Field(
+        default="operation", description="who solves the steps of chains: an expert for each operation, or range"
+    )
 
 
 class Reading(Settings):
@@ -155,6 +158,9 @@ class Config(Settings):
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
     limit: int | None = Field(default=None, ge=100, description="use only so many training examples, for trials")
     questions: Questions = Questions()
+    decomposer: Literal["none", "pointer", "lm"] = Field(
+        default="none", description="what turns a sentence into steps: pointer (small, fast) or lm (LoRA)"
+    )
     reading: Reading = Reading()
     base: Base = Base()
     banks: dict[str, Bank] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")

@@ -137,6 +137,7 @@ class Model:
     owners: Owners | None = None
     owned: frozenset[tuple[str, str]] = frozenset()  # banks whose experts speak only above their cut-offs
     rule: str = "red"
+    decomposer: Callable[[], Any] | None = None  # loads what turns a sentence into steps
     _left_out: frozenset[str] = field(default=frozenset())
 
     def __post_init__(self) -> None:
@@ -147,7 +148,7 @@ class Model:
         """The record of these inputs for the model's rule; labels and domains are unknown, so -1."""
         h = self.base.embed(self.read(inputs))
         unknown = torch.full((len(h),), -1)
-        parts = self.describe(h, self._chosen()[1], unknown, unknown)
+        parts = self.describe(h, self.chosen()[1], unknown, unknown)
         return parts.keep([index for index, name in enumerate(self.domains) if name not in self._left_out])
 
     def describe(self, h: Tensor, bank: tuple[str, str], labels: Tensor, domains: Tensor) -> Parts:
@@ -161,12 +162,12 @@ class Model:
 
     def predict(self, inputs: Sequence[Any] | Tensor) -> list[Any]:
         """The answer to each input: the label, or the number of a regression."""
-        rule, _ = self._chosen()
+        rule, _ = self.chosen()
         return [self._label(int(said)) for said in judge(rule, self.parts(inputs)).predicted]
 
     def explain(self, inputs: Sequence[Any] | Tensor) -> list[dict[str, Any]]:
         """For each input: answer, its domain, the base's answer, first expert, weights, contributions and radius."""
-        rule, _ = self._chosen()
+        rule, _ = self.chosen()
         parts = self.parts(inputs)
         weights, judged = rule.weights(parts), judge(rule, parts)
         base = judge(compose.rule("base"), parts).predicted
@@ -198,12 +199,13 @@ class Model:
         before = self.rule, self._left_out
         self.rule, self._left_out = rule or self.rule, self._left_out | set(without)
         try:
-            self._chosen()
+            self.chosen()
             yield self
         finally:
             self.rule, self._left_out = before
 
-    def _chosen(self) -> tuple[Rule, tuple[str, str]]:
+    def chosen(self) -> tuple[Rule, tuple[str, str]]:
+        """The model's rule, and the bank that it reads."""
         name, _, bank = self.rule.partition("/")
         rule = compose.rule(name)
         chosen = rule.form, bank or self.main.get(rule.form, "")

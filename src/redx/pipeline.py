@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 
 from redx import encoders, experts, lessons, report, stages, store
+from redx.arithmetic import decomposers
+from redx.arithmetic.executor import Executor, Solver
 from redx.config import Config
 from redx.encoders import Language
 from redx.errors import RedxError
@@ -116,6 +118,8 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
     stage("router", lambda: stages.train_router(config, data, train, check, seed))
     if config.integrate:
         stage("integration", lambda: _integrate(folder, config, data, train, seed))
+    if config.decomposer != "none":
+        stage("decomposer", lambda: decomposers.train(config.decomposer, seed, config.backbone).tensors())
     place.stage("parts", lambda: _save_parts(folder, config, data))
     return place.done
 
@@ -207,8 +211,14 @@ def _load_seed(folder: Path, config: Config) -> Model:
         router=router,
         own_router=own_router,
         owners=Owners.of(config.ownership, [stages.own(file, "ownership") for file in files], base) if owned else None,
+        decomposer=None if config.decomposer == "none" else lambda: _load_decomposer(folder, config),
         owned=frozenset((form, name) for form, name in (key.split("/") for key in owned)),
     )
+
+
+def _load_decomposer(folder: Path, config: Config) -> decomposers.Decomposer:
+    tensors = store.read_tensors(folder / "decomposer.safetensors")
+    return decomposers.restore(config.decomposer, tensors, config.backbone)
 
 
 def _conclude(
@@ -293,11 +303,23 @@ def _mean(values: Iterable[float]) -> float:
     return sum(found) / len(found)
 
 
+def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Solver:
+    """What answers sentences: the decomposer and the experts of a finished run of `steps`."""
+    model = load(folder, seed)
+    if model.decomposer is None:
+        raise RedxError(f"{folder} has no decomposer; make a run that has one with `redx run steps`.")
+    return Solver(model.decomposer(), Executor(model, rule or model.rule))
+
+
 def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     """The composed model of a finished run: of its first seed, unless told otherwise."""
-    folder = Path(folder)
+    config, seed = _chosen_seed(Path(folder), seed)
+    return _load_seed(Path(folder) / f"seed-{seed}", config)
+
+
+def _chosen_seed(folder: Path, seed: int | None) -> tuple[Config, int]:
     config = store.read_config(folder)
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
         raise RedxError(f"{folder} holds no seed {seed}; choose one of {', '.join(map(str, config.seeds))}.")
-    return _load_seed(folder / f"seed-{seed}", config)
+    return config, seed

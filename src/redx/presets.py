@@ -55,7 +55,7 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 PLACES = {  # section of the settings to the short names of what stands in it
-    "questions": {name: name for name in ("file", "total", "split", "operators", "operations")},
+    "questions": {name: name for name in ("file", "total", "split", "operators", "operations", "experts")},
     "reading": {name: name for name in ("blocks", "pooling", "precision")},
     "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
 }

@@ -98,7 +98,7 @@ def sample(draw: random.Random, steps: int) -> Program:
     chain = []
     for _ in range(steps):
         plus = result < 50 and (result < 3 or draw.random() < 0.5)
-        operand = draw.randint(1, 50 - result) if plus else draw.randint(max(1, result - 50), result - 2)
+        operand = draw.randint(1, 50 - result) if plus else draw.randint(max(1, result - 50), min(50, result - 2))
         result += operand if plus else -operand
         chain.append(Step("+" if plus else "-", operand))
     return Program(first, tuple(chain))

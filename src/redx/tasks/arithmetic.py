@@ -1,15 +1,18 @@
 """Arithmetic in words on a pretrained language model: 'What is 37 plus 12?', answers 2 to 100 as classes.
 
-`addition` and `mixed` have an expert for each range of answers, `ops` one for each operation.
+`addition` and `mixed` have an expert for each range of answers, `ops` one for each operation. `steps` solves chains:
+its experts answer every single step that a chain can ask, and a decomposer finds the steps.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from redx import jsonl, splits
-from redx.arithmetic.questions import HIGH, LOW, RANGES, canonical, domain_of, make
+from redx.arithmetic.questions import HIGH, LOW, OPERAND, RANGES, canonical, domain_of, make
 from redx.config import Bank, Base, Config, Ownership, Questions, Reading, Router, Training, Trunk
 from redx.records import Data, Split
 from redx.tasks import Task
@@ -17,7 +20,6 @@ from redx.texts import pack
 
 SHARES = (0.8, 0.1, 0.1)
 BY_RANGE = tuple(f"range_{low}_{high}" for low, high in RANGES)
-SIGNS = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 
 
 def load(config: Config, seed: int) -> Data:
@@ -27,27 +29,49 @@ def load(config: Config, seed: int) -> Data:
     records = read_file(config) if config.questions.file else generate(config, seed)
     texts = [record.get("question") or record["expr"] for record in records]
     keys = [canonical(record.get("expr") or text) for record, text in zip(records, texts, strict=True)]
-    domains = config.questions.operations if config.task == "ops" else BY_RANGE
+    owners = [owner(config, record) for record in records]
+    domains = config.questions.operations if by_operation(config) else BY_RANGE
+    low, high = (1 - OPERAND, HIGH + OPERAND) if config.task == "steps" else (LOW, HIGH)
     every = Split(
         pack(texts),
-        torch.tensor([record["answer"] - LOW for record in records]),
-        torch.tensor([domains.index(domain(config, record)) for record in records]),
+        torch.tensor([record["answer"] - low for record in records]),
+        torch.tensor([domains.index(name) for name in owners]),
     )
     rows = splits.split(keys, SHARES, config.questions.split, seed)
     train, validation, test = (every.only(some) for some in rows)
     seen = splits.seen([keys[row] for row in rows[0]], [keys[row] for row in rows[2]])
-    classes = tuple(map(str, range(LOW, HIGH + 1)))
+    classes = tuple(map(str, range(low, high + 1)))
     return Data(train, validation, test, domains, classes, config.questions.split, seen)
 
 
-def domain(config: Config, record: dict[str, Any]) -> str:
-    """Whose question it is."""
-    return record["operation"] if config.task == "ops" else BY_RANGE[domain_of(record["answer"])]
+def by_operation(config: Config) -> bool:
+    return config.task == "ops" or (config.task == "steps" and config.questions.experts == "operation")
+
+
+def owner(config: Config, record: dict[str, Any]) -> str:
+    """Whose question it is; what comes out of range is near one."""
+    if by_operation(config):
+        return record["operation"]
+    return BY_RANGE[domain_of(min(max(record["answer"], LOW), HIGH))]
+
+
+def singles() -> list[dict[str, Any]]:
+    """Every step that a chain can ask, small numbers more often: there are few of them, and each is read otherwise."""
+    records = []
+    for name, first, second in product(("add", "sub"), range(1, HIGH + 1), range(1, OPERAND + 1)):
+        answer = first + second if name == "add" else first - second
+        text = f"What is {first} {'plus' if name == 'add' else 'minus'} {second}?"
+        often = (1, 3, 8)[(first < 10) + (second < 10)]
+        records += [{"question": text, "answer": answer, "operation": name}] * often
+    return records
 
 
 def generate(config: Config, seed: int) -> list[dict[str, Any]]:
     """Questions by seed."""
     wanted = config.questions
+    if config.task == "steps":
+        every = singles()
+        return Random(f"{seed}/steps").sample(every, min(config.limit or len(every), len(every)))
     options = {
         "addition": {},
         "mixed": {"operators": tuple(range(1, wanted.operators + 1))},
@@ -100,14 +124,16 @@ def settings(task: str, preset: str, questions: Questions, epochs: int) -> Confi
     corrected = Bank(shape="lowrank", hidden=128, training=training)
     anchored = corrected.model_copy(update={"anchor": "truth"})
     head = Bank(shape="mlp", hidden=128, depth=1, training=training)
-    by_class = task != "ops"
+    by_class = task in ("addition", "mixed")
     return Config(
         task=task,
         preset=preset,
         backbone="smollm2-135m",
         questions=questions,
+        decomposer="pointer" if task == "steps" else "none",
         reading=Reading(blocks=(2,), pooling="tokens"),
         base=Base(
+            share=0.15 if task == "steps" else 0.1,
             trunk=Trunk(shape="sum", hidden=192, depth=2),
             teach="value",
             training=training.model_copy(update={"epochs": 16 * epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
@@ -132,6 +158,7 @@ def settings(task: str, preset: str, questions: Questions, epochs: int) -> Confi
     )
 
 
+CHAINS = Questions(split="random")
 SMALL, LARGE = Questions(total=25_000), Questions(total=80_000, operators=3)
 EIGHT = Training(
     epochs=8,
@@ -148,18 +175,19 @@ SIXTY = Training(
 )
 
 
-def offer(name: str, about: str, questions: Questions) -> Task:
+def offer(name: str, about: str, questions: Questions, study: str = "arithmetic") -> Task:
     presets = {
         "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4),
         "default": settings(name, "default", questions, 12),
         "paper": paper(name, "paper", SMALL, EIGHT),
         "paper-80k": paper(name, "paper-80k", LARGE, SIXTY),
     }
-    return Task(name, about, presets, load, pack, study="arithmetic", text=True)
+    return Task(name, about, presets, load, pack, study=study, text=True)
 
 
 TASKS = {
     "addition": offer("addition", "Sums of two numbers in words, an expert for each range of answers.", SMALL),
     "mixed": offer("mixed", "Additions and subtractions of two to four numbers, an expert for each range.", LARGE),
     "ops": offer("ops", "One addition or subtraction, an expert for each operation.", Questions(total=40_000)),
+    "steps": offer("steps", "Chains of steps: a decomposer finds them, experts solve them.", CHAINS, study="steps"),
 }
