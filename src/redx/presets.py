@@ -36,12 +36,14 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
         raise RedxError(f"There is nothing called that to run; choose one of {', '.join(RUNS)}.")
     if "alpha" in wanted:
         settings["ownership"] |= {"alpha": wanted.pop("alpha")}
+    shape, pooling = wanted.get("trunk"), wanted.get("pooling")
     for section, names in PLACES.items():
         chosen = {field: wanted.pop(name) for name, field in names.items() if name in wanted}
         target = settings["base"]["trunk"] if section == "trunk" else settings[section]
         target.update(chosen)
-    if settings["base"]["trunk"]["shape"] != "sum":
-        settings["base"]["teach"] = "classes"
+    if shape:  # another trunk reads otherwise
+        settings["reading"] |= {"pooling": pooling or ("tokens" if shape == "sum" else "mean")}
+        settings["base"] |= {"teach": "value" if shape == "sum" else "classes"}
     stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
     stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]["bank"]]
     for stage, found in stages_of.items():

@@ -121,6 +121,7 @@ def paper(task: str, preset: str, questions: Questions, training: Training) -> C
 def settings(task: str, preset: str, questions: Questions, epochs: int) -> Config:
     """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
     training = Training(epochs=epochs, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.1, warmup=0.2)
+    pooled = training.model_copy(update={"batch": 256, "virtual_batch": 256})
     corrected = Bank(shape="lowrank", hidden=128, training=training)
     anchored = corrected.model_copy(update={"anchor": "truth"})
     head = Bank(shape="mlp", hidden=128, depth=1, training=training)
@@ -133,7 +134,7 @@ def settings(task: str, preset: str, questions: Questions, epochs: int) -> Confi
         decomposer="pointer" if task == "steps" else "none",
         reading=Reading(blocks=(2,), pooling="tokens"),
         base=Base(
-            share=0.15 if task == "steps" else 0.1,
+            share=0.2 if task == "steps" else 0.1,
             trunk=Trunk(shape="sum", hidden=192, depth=2),
             teach="value",
             training=training.model_copy(update={"epochs": 16 * epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
@@ -144,14 +145,13 @@ def settings(task: str, preset: str, questions: Questions, epochs: int) -> Confi
             "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
             "standalone/plain": head,
             "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
-            "pooled/linear": Bank(shape="linear", training=training),
-            "pooled/mlp": Bank(shape="mlp", hidden=512, depth=2, training=training),
+            "pooled/linear": Bank(shape="linear", training=pooled),
+            "pooled/mlp": Bank(shape="mlp", hidden=512, depth=2, training=pooled),
         },
         main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
         ownership=Ownership(
-            alpha=0.01,
+            alpha=0.001 if task == "mixed" else 0.01,  # few validation questions support no smaller one
             score="classes" if by_class else "binary",
-            contradict=by_class,
             bank=anchored if by_class else head,
         ),
         router=Router(training=training),

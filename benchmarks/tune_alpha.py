@@ -1,0 +1,49 @@
+"""Which α? Clean and certified accuracy against α on the part of validation that no cut-off was taken from.
+
+    python benchmarks/tune_alpha.py RUN
+
+The test split is never looked at. The rule for a default: the largest certified accuracy, then the largest clean one,
+then the largest α, which lets experts speak most.
+"""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from redx import certify, compose, pipeline, store
+from redx.evaluate import judge
+from redx.tasks import task
+
+ALPHAS = (0.1, 0.05, 0.03, 0.01, 0.005, 0.003, 0.001)
+
+
+def main() -> None:
+    """Print a line an α, the mean over the run's seeds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    folder: Path = parser.parse_args().run
+    config = store.read_config(folder)
+    rows: dict[str, list[tuple[float, ...]]] = {}
+    for seed in config.seeds:
+        model, data = pipeline.load(folder, seed), task(config.task).load(config, seed)
+        _, _, held, _, _ = pipeline.embed_splits(config, model.base, data, seed)
+        free = model.describe(held.inputs, ("residual", "anchored"), held.labels, held.domains)
+        assert model.owners is not None
+        for alpha in (None, *ALPHAS):
+            spoken = model.owners.speaks(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)
+            bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
+            judged = judge(compose.rule("red"), bound)
+            right = judged.predicted == bound.labels
+            own = spoken.gather(1, bound.domains[:, None]).double().mean()
+            figures = (float(right.double().mean()), certify.certified(judged.radius, right, 1.0), float(own))
+            rows.setdefault("no cut-off" if alpha is None else f"α = {alpha:g}", []).append(figures)
+    print(f"{'':12}  clean   certified ε=1  own expert speaks   ({len(config.seeds)} seeds)")
+    for name, found in rows.items():
+        clean, certified, own = (sum(column) / len(found) for column in zip(*found, strict=True))
+        print(f"{name:12}  {clean:.4f}  {certified:.4f}         {own:.4f}")
+
+
+if __name__ == "__main__":
+    main()
