@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import redx
-import tiny_lm
 from redx import compose, encoders, experts, jsonl, lessons, stages, store
 from redx.arithmetic import questions
 from redx.config import Bank, Config, Training
@@ -29,11 +28,6 @@ from redx.texts import pack, unpack
 TEXTS = ["What is 37 plus 12?", "What is 4 minus 1?", "What is 4 minus 1?", "ä 10 − 3"]
 SHAPES = {"mlp": "mean", "sum": "tokens", "blocks": "mean"}
 ARITHMETIC = [name for name, found in tasks().items() if found.text]
-
-
-@pytest.fixture(scope="session")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_lm.qwen3(tmp_path_factory.mktemp("models") / "tiny-qwen3")
 
 
 @pytest.fixture(autouse=True)

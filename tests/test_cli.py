@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import redx
+from redx.arithmetic.questions import KINDS
 from redx.cli import app, main
 
 Ask = Callable[..., tuple[int, str, str]]
@@ -209,3 +210,68 @@ def test_two_runs_cannot_write_one_folder(ask: Ask, copy: Path) -> None:
 def test_debug_shows_the_traceback(ask: Ask) -> None:
     with pytest.raises(redx.RedxError):
         ask("run", "nothing", "--debug")
+
+
+# Text
+
+
+def test_predict_tells_who_said_what(ask: Ask, addition: redx.Run) -> None:
+    code, out, _ = ask("predict", addition.folder, "What is 37 plus 12?", "--json")
+    (told,) = json.loads(out)
+    assert code == 0
+    assert told["text"] == "What is 37 plus 12?"
+    assert {"answer", "range", "expert", "base", "weights", "contributions", "radius"} <= set(told)
+    code, out, _ = ask("predict", addition.folder, "What is 37 plus 12?", "--rule", "sum")
+    assert code == 0
+    assert all(name in out for name in ("range_2_20", "certified radius", "weight"))
+
+
+@pytest.mark.parametrize(
+    ("text", "named"), [("", "no text"), ("x" * 10_000, "10,000"), ("a\0b", "NUL"), ("   ", "no text")]
+)
+def test_predict_refuses_what_it_cannot_read(ask: Ask, addition: redx.Run, text: str, named: str) -> None:
+    code, _, err = ask("predict", addition.folder, text)
+    assert code == 2
+    assert named in err
+    assert len(err.splitlines()) == 1
+
+
+def test_predict_needs_a_run_that_reads_text(ask: Ask, toy: redx.Run) -> None:
+    code, _, err = ask("predict", toy.folder, "1 2")
+    assert code == 2
+    assert "redx.load" in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_makes_every_kind(ask: Ask, kind: str, tmp_path: Path) -> None:
+    code, out, _ = ask("data", kind, "--out", tmp_path / "made.jsonl", "--total", "200", "--seed", "3", "--json")
+    assert code == 0
+    assert json.loads(out)["questions"] == 200
+    lines = [json.loads(line) for line in (tmp_path / "made.jsonl").read_text().splitlines()]
+    assert len(lines) == 200
+    assert all(tuple(line) == KINDS[kind].fields for line in lines)
+
+
+def test_data_refuses_what_there_is_not(ask: Ask, tmp_path: Path) -> None:
+    for words in (["nosuch"], ["addition", "--operators", "2"], ["ops", "--operation", "pow"]):
+        code, _, err = ask("data", *words, "--out", tmp_path / "x.jsonl")
+        assert code == 2
+        assert err.startswith("redx: ")
+        assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_the_cache_is_shown_and_cleared(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDX_CACHE", str(tmp_path))
+    (tmp_path / "features" / "x").mkdir(parents=True)
+    (tmp_path / "features" / "x" / "a.npy").write_bytes(b"12345")
+    assert json.loads(ask("cache", "info", "--json")[1])["entries"][0]["bytes"] == 5
+    assert "features" in ask("cache", "info")[1]
+    assert json.loads(ask("cache", "clear", "features", "--json")[1]) == {"freed": 5}
+    assert ask("cache", "clear", "nosuch")[0] == 2
+
+
+def test_fetch_backbone_knows_folders_and_refuses_the_rest(ask: Ask, qwen: Path) -> None:
+    assert json.loads(ask("fetch", "backbone", qwen, "--json")[1]) == {"folder": str(qwen)}
+    code, _, err = ask("fetch", "backbone", "nosuch")
+    assert code == 2
+    assert "smollm2-135m" in err

@@ -1,6 +1,7 @@
 """What the documents tell people to type works."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 COMMANDS = [
-    line.split("#")[0].split()[1:]
+    shlex.split(line, comments=True)[1:]
     for page in PAGES
     for block in blocks(page, "")
     for line in block.splitlines()
@@ -32,10 +33,14 @@ COMMANDS = [
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_commands_in_the_documents_run(
-    words: list[str], toy: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], toy: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    shutil.copytree(toy.folder, tmp_path / "runs" / "toy")
-    shutil.copytree(toy.folder, tmp_path / "runs" / "mnist")
+    runs = {"toy": "toy", "mnist": "toy", "addition": "addition", "mixed": "addition", "steps": "chains"}
+    for name, fixture in runs.items():
+        if f"runs/{name}" in words:
+            shutil.copytree(request.getfixturevalue(fixture).folder, tmp_path / "runs" / name)
+    if words[0] == "cache":
+        monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     asked: list[Any] = []
 
     def pretend(name: str, preset: str, seeds: Any = None, out: Any = None, **changes: Any) -> redx.Run:

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import redx
-import tiny_lm
 from redx import cli
 from redx.arithmetic.executor import Chain, Executor, Solved
-from redx.arithmetic.pointer import Pointer
 from redx.arithmetic.program import Program, Step
 from redx.arithmetic.questions import canonical
 from redx.studies import steps
@@ -85,26 +83,6 @@ def test_blame_goes_to_the_first_part_whose_oracle_mends_it() -> None:
     assert due([right, right], {"red": bad, "red-oracle": good, "oracle": good}) == ["routing"] * 2
     assert due([right, right], {"red": bad, "red-oracle": bad, "oracle": good}) == ["composition"] * 2
     assert due([right, right], {"red": bad, "red-oracle": bad, "oracle": bad}) == ["expert"] * 2
-
-
-@pytest.fixture(scope="session")
-def chains(tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
-    """A run of steps on a tiny language model, hardly trained."""
-    place = tmp_path_factory.mktemp("steps")
-    learn = Pointer.train
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REDX_CACHE", str(place / "cache"))
-        patch.setattr(Pointer, "train", classmethod(lambda cls, seed: learn(seed, samples=500)))
-        return redx.run(
-            "steps",
-            "quick",
-            out=place / "run",
-            backbone=str(tiny_lm.qwen3(place / "tiny-qwen3")),
-            blocks=[1],
-            limit=800,
-            epochs={"base": 2, "experts": 1, "router": 1},
-            study="quick",
-        )
 
 
 def test_a_run_of_steps_tells_of_chains(chains: redx.Run) -> None:

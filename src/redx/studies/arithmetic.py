@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from redx.config import Config
 from redx.evaluate import Banks
 from redx.findings import Study, Table
@@ -21,7 +23,39 @@ def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int,
     )
     rows = tuple((name, value) for name, value in passes.items())
     table = Table("Forward passes through the frozen blocks", ("way", "passes"), rows, note)
-    return Study(found.facts | {"passes": passes}, (*found.tables, table), found.figures)
+    facts, tables = found.facts | {"passes": passes}, [*found.tables, table]
+    if config.task == "ops":
+        steps = ask_everything(models)
+        facts |= {"single_steps": steps}
+        note = (
+            f"All {len(every_step())} additions and subtractions of 1 to 50 with a result of 2 to 100: a chain's steps."
+        )
+        tables.insert(0, Table("Every step that a chain can ask", ("rule", "accuracy"), tuple(steps.items()), note))
+    return Study(facts, tuple(tables), found.figures)
+
+
+def every_step() -> list[tuple[str, int]]:
+    """Every single step that a chain of the papers can ask, with its answer."""
+    found = []
+    for first, second in product(range(1, 51), repeat=2):
+        found += [
+            (f"What is {first} plus {second}?", first + second),
+            (f"What is {first} minus {second}?", first - second),
+        ]
+    return [(text, answer) for text, answer in found if 2 <= answer <= 100]
+
+
+def ask_everything(models: dict[int, Model]) -> dict[str, float]:
+    """The share of those that each rule answers right, the mean over the seeds."""
+    texts, truth = zip(*every_step(), strict=True)
+    shares: dict[str, list[float]] = {}
+    for model in models.values():
+        for rule in ("red", "red/anchored", "sum", "moe", "uniform", "base", "global"):
+            with model.using(rule):
+                said = model.predict(texts)
+            right = sum(int(one) == other for one, other in zip(said, truth, strict=True))
+            shares.setdefault(rule, []).append(right / len(truth))
+    return {rule: sum(found) / len(found) for rule, found in shares.items()}
 
 
 def count_passes(config: Config, data: Data) -> dict[str, int]:
