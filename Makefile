@@ -4,8 +4,8 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test check clean
 
-demo: $(VENV)/.ready-demo  ## set up, run the toy experiments, say where the report is
-	$(BIN)/redx run toy
+demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
+	$(BIN)/redx run addition
 
 test: check  ## lint, types and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -245,8 +245,16 @@ def reproduce(config: Config) -> tuple[str, list[str]]:
     except RedxError:  # a task that is not installed here still has a report
         return shlex.join(words), []
     other = {name: value for name, value in config.model_dump().items() if name != "seeds" and value != usual[name]}
-    words += [word for name in ("backbone", "study") if name in other for word in (f"--{name}", str(other.pop(name)))]
+    for name in ("backbone", "study", "decomposer"):
+        words += [f"--{name}", str(other.pop(name))] if name in other else []
+    if "questions" in other:
+        asked = other.pop("questions")
+        for name, option in QUESTIONS.items():
+            words += [f"--{option}", str(asked[name])] if asked[name] != usual["questions"][name] else []
     return shlex.join(words), list(other)
+
+
+QUESTIONS = {"file": "data", "total": "total", "split": "split", "operators": "operators", "experts": "experts"}
 
 
 def show(value: Cell) -> str:

@@ -38,7 +38,7 @@ class Exam:
 def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """The findings of `safety`, then chains: the mean over the seeds."""
     found = safety.study(config, data, models, parts)
-    count = 2000 if config.study == "full" else 200
+    count = (2000 if config.study == "full" else 200) // (16 if config.decomposer == "lm" else 1)  # it is slow
     seen = [examine(model, seed, count) for seed, model in models.items()]
     means = _mean([each["accuracy"] for each in seen])
     words = _mean([each["language"] for each in seen])

@@ -1,0 +1,408 @@
+"""The lm decomposer: a pretrained causal language model that writes the program, held to a grammar on every token.
+
+    θ = argmin -Σ_t log P_θ(y_t | question, y_<t),    y = the program's tokens and the end;  θ = LoRA or the last blocks
+    y_t = argmax P_θ(y | question, y_<t)              over the tokens that keep to the grammar
+
+The grammar knows characters, not tokens, so it serves any tokenizer: a token may come when its characters carry on a
+well-formed program. With `copy`, operands are numbers of the question, each as often as it stands there.
+"""
+
+from __future__ import annotations
+
+import random
+import string
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from redx.arithmetic.program import Program
+from redx.arithmetic.reading import LARGEST, Token, tokens
+from redx.arithmetic.wording import Language, language, sample, write
+from redx.errors import RedxError
+from redx.pretrained import folder, quiet, require
+from redx.progress import progress
+from redx.seeding import generator
+from redx.train import fit
+
+SAMPLES = 1_400
+LENGTHS = (1, 2, 2, 3, 3, 3, 4, 4, 4, 4)  # steps of the programs it learns from: the more, the harder
+DIET = (*["plain"] * 8, *["paraphrase"] * 2)
+RANK = 16
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # what LoRA adapts; where they have other names, every matrix
+BATCH = 8
+RATE = 1e-3  # learning rate of LoRA; of whole blocks a fifth of it
+LIMIT = 12  # steps of a program at most
+ROWS, CELLS = 64, 2**14  # texts, and tokens of texts, that are decoded at once
+
+_IGNORED = -100  # the label of what is not learned, by transformers' convention
+_ALPHABET = frozenset(string.digits + "Step Answer: x + - =\n")
+
+Lesson = tuple[list[int], list[int]]  # tokens of a question, and of its program with the end
+
+
+class State(NamedTuple):
+    """Where a program's text stands."""
+
+    part: str  # "first", "step", "next" or "end"
+    step: int
+    numbers: tuple[int, ...] | None  # what may still be an operand; None: anything, any number of times
+    typed: str = ""  # so much of the part
+
+
+class Grammar:
+    """Which tokens keep to the form of a program, for one tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        if tokenizer.eos_token_id is None:
+            raise RedxError("This tokenizer has no end token; set its eos_token, or give another backbone.")
+        self.tokenizer = tokenizer
+        self.end: int = tokenizer.eos_token_id
+        self._pieces: dict[str, list[int]] = {}  # tokens by their text
+        self._texts: dict[int, str] = {}
+        self._beginnings: set[str] = set()
+        for token, text in _texts(tokenizer):
+            if text and set(text) <= _ALPHABET:
+                self._texts[token] = text
+                self._pieces.setdefault(text, []).append(token)
+                self._beginnings.update(text[:size] for size in range(1, len(text) + 1))
+        if not set(self._pieces) >= _ALPHABET:  # a program could get stuck
+            raise RedxError("This tokenizer cannot write programs character by character; give another backbone.")
+        self.allowed: Callable[[State], dict[int, State]] = lru_cache(2**13)(self._allowed)
+
+    def start(self, numbers: Sequence[int], copy: bool) -> State:
+        """Nothing is written yet."""
+        return State("first", 1, tuple(sorted(numbers)) if copy else None)
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What the tokens say; those that no program has in it say nothing."""
+        return "".join(self._texts.get(token, "") for token in ids)
+
+    def encode(self, program: Program) -> list[int]:
+        """The program's tokens and the end: if need be, one by one its characters."""
+        for before in ("\n", ""):  # at the start of a text some tokenizers put a space; others join line break and word
+            skipped, whole = (
+                _ids(self.tokenizer, text, add_special_tokens=False) for text in (before, f"{before}{program}")
+            )
+            ids = whole[len(skipped) :]
+            if self.text(ids) == str(program):
+                return [*ids, self.end]
+        return [*(self._pieces[letter][0] for letter in str(program)), self.end]
+
+    def _allowed(self, state: State) -> dict[int, State]:
+        """Every token that may come next, and where it leads."""
+        if state.part == "end":
+            return {self.end: state}
+        found: dict[int, State] = {}
+        paths = [("", state)]
+        while paths:
+            text, here = paths.pop()
+            for letter, there in _follow(here).items():
+                if (longer := text + letter) in self._beginnings:
+                    found |= dict.fromkeys(self._pieces.get(longer, ()), there)
+                    paths.append((longer, there))
+        return found
+
+
+def _follow(state: State) -> dict[str, State]:
+    """Every character that may come next, and where it leads."""
+    size = len(state.typed) + 1
+    return {
+        part[size - 1]: there if size == len(part) else state._replace(typed=part[:size])
+        for part, there in _parts(state).items()
+        if part.startswith(state.typed)
+    }
+
+
+def _parts(state: State) -> dict[str, State]:
+    """Every part of a program that may be written here, and where it leads; none is the beginning of another."""
+    part, step, numbers, _ = state
+    if part == "end":
+        return {}
+    if part == "next":
+        parts = {f"Answer: x{step}": State("end", step, ())}
+        if numbers != () and step < LIMIT:
+            parts[f"Step {step + 1}: x{step} "] = State("step", step + 1, numbers)
+        return parts
+    rest = {number: _without(numbers, number) for number in (range(LARGEST + 1) if numbers is None else numbers)}
+    if part == "first":
+        return {f"Step 1: {number} ": State("step", 1, left) for number, left in rest.items()}
+    return {
+        f"{operator} {number} = x{step}\n": State("next", step, left)
+        for operator in "+-"
+        for number, left in rest.items()
+    }
+
+
+def _without(numbers: tuple[int, ...] | None, number: int) -> tuple[int, ...] | None:
+    if numbers is None:
+        return None
+    at = numbers.index(number)
+    return numbers[:at] + numbers[at + 1 :]
+
+
+class Constraint:
+    """A logits processor for one batch that is being decoded: what breaks the grammar cannot be chosen."""
+
+    def __init__(self, grammar: Grammar, starts: Sequence[State]) -> None:
+        self._grammar = grammar
+        self._open = [grammar.allowed(start) for start in starts]
+        self._begun = False
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        """The tokens so far, (B, T), and the scores of the next, (B, V), to scores of the same shape."""
+        if self._begun:
+            last = input_ids[:, -1].tolist()
+            self._open = [self._grammar.allowed(row[token]) for row, token in zip(self._open, last, strict=True)]
+        self._begun = True
+        rows = [row for row, allowed in enumerate(self._open) for _ in allowed]
+        ids = [token for allowed in self._open for token in allowed]
+        held = torch.full_like(scores, -torch.inf)
+        held[rows, ids] = scores[rows, ids].nan_to_num()  # even a broken model's scores can be compared
+        return held
+
+
+class Generator:
+    """A fine-tuned language model: texts to programs."""
+
+    def __init__(self, model: Any, grammar: Grammar, learned: dict[str, nn.Parameter], copy: bool) -> None:
+        self._tensors = {name: parameter.detach().cpu().clone() for name, parameter in learned.items()}
+        # LoRA costs nothing once it is part of the weights
+        self._model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
+        self._model.requires_grad_(False)
+        self._grammar, self.copy = grammar, copy
+
+    @classmethod
+    def train(
+        cls,
+        seed: int,
+        backbone: str = "smollm2-135m",
+        samples: int = SAMPLES,
+        words: Language | None = None,
+        last_blocks: int | None = None,
+        rank: int = RANK,
+        rate: float | None = None,
+        copy: bool = True,
+        device: str = "cpu",
+    ) -> Generator:
+        """Learn from sentences of one to four steps, made from the training templates, in one pass."""
+        model, grammar = _load(backbone, device)
+        draw = random.Random(f"{seed}/lm/sentences")
+        words = words or language("train")
+        lessons = [_lesson(draw, words, grammar) for _ in range(samples)]
+        lessons.sort(key=lambda lesson: len(lesson[0]) + len(lesson[1]))  # like lengths go together, in any order
+        batches = [lessons[at : at + BATCH] for at in range(0, samples, BATCH)]
+        with torch.random.fork_rng():
+            torch.manual_seed(generator(seed, "lm", "start").initial_seed())
+            model, learned = _learner(model, last_blocks, rank)
+        fit(
+            list(learned.values()),
+            lambda rows: loss(model, batches[int(rows)]).unsqueeze(0),  # (1,)
+            [len(batches)],
+            [generator(seed, "lm", "batches")],
+            title="lm",
+            epochs=1,
+            batch=1,
+            virtual_batch=1,
+            lr=rate or (RATE if last_blocks is None else RATE / 5),
+            weight_decay=0.0,
+            warmup=0.1,
+            schedule="cosine",
+        )
+        return cls(model, grammar, learned, copy)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What it has learned, without the backbone, to be saved."""
+        return dict(self._tensors)
+
+    @classmethod
+    def of(
+        cls,
+        tensors: dict[str, Tensor],
+        backbone: str = "smollm2-135m",
+        last_blocks: int | None = None,
+        rank: int = RANK,
+        copy: bool = True,
+        device: str = "cpu",
+    ) -> Generator:
+        """The inverse of `tensors`, on the backbone that it was trained on."""
+        model, grammar = _load(backbone, device)
+        model, learned = _learner(model, last_blocks, rank)
+        if _shapes(tensors) != _shapes(learned):
+            raise RedxError(f"These tensors are no lm decomposer for {backbone}; train it again with `redx run`.")
+        with torch.no_grad():
+            for name, parameter in learned.items():
+                parameter.copy_(tensors[name])
+        return cls(model, grammar, learned, copy)
+
+    def decompose(self, texts: Sequence[str]) -> list[Program | RedxError]:
+        """A program for every text, or the refusal of a text that cannot be read."""
+        answers: list[Program | RedxError] = []
+        read: list[tuple[int, list[int], State]] = []
+        for place, text in enumerate(texts):
+            try:
+                found = tokens(text)
+                numbers = [token.value for token in found if token.value is not None]
+                read.append((place, self._prompt(found), self._grammar.start(numbers, self.copy)))
+                answers.append(_UNREAD)
+            except RedxError as refusal:
+                answers.append(refusal)
+        read.sort(key=lambda each: len(each[1]))  # like lengths go together
+        with progress("decomposing", len(read)) as forward:
+            for batch in _batches(read):
+                written = self._decode([prompt for _, prompt, _ in batch], [start for _, _, start in batch])
+                for (place, _, _), text in zip(batch, written, strict=True):
+                    answers[place] = Program.parse(text)
+                forward(len(batch))
+        return answers
+
+    def _prompt(self, found: Sequence[Token]) -> list[int]:
+        prompt = _prompt(self._grammar.tokenizer, found)
+        most = getattr(self._model.config, "max_position_embeddings", None) or 10**9
+        if len(prompt) + _ROOM > most:
+            raise RedxError(
+                f"The question has {len(prompt)} tokens, too many for this language model; ask a shorter one."
+            )
+        return prompt
+
+    @torch.inference_mode()
+    def _decode(self, prompts: list[list[int]], starts: list[State]) -> list[str]:
+        """The texts of well-formed programs, one for each question."""
+        width = max(map(len, prompts))
+        end = self._grammar.end  # fills up on the left, where the mask hides it
+        ids = torch.tensor([[end] * (width - len(prompt)) + prompt for prompt in prompts])
+        mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        with quiet():
+            out = self._model.generate(
+                input_ids=ids.to(self._model.device),
+                attention_mask=mask.to(self._model.device),
+                logits_processor=[Constraint(self._grammar, starts)],
+                max_new_tokens=_ROOM,  # never reached: a token is a character at least
+                do_sample=False,
+                eos_token_id=end,
+                pad_token_id=end,
+            )
+        return [self._grammar.text(row) for row in out[:, width:].tolist()]
+
+
+def loss(model: Any, lessons: Sequence[Lesson]) -> Tensor:
+    """How unlikely the true programs are, by token; questions and padding do not count, the end does."""
+    ids, mask, labels = (tensor.to(model.device) for tensor in stack(lessons))
+    keep = ids.shape[1] - min(len(question) for question, _ in lessons) + 1  # no scores where all is question
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=keep).logits[:, -keep:-1]
+    return F.cross_entropy(logits.flatten(0, 1), labels[:, 1 - keep :].flatten(), ignore_index=_IGNORED)
+
+
+def stack(lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, mask and labels, (B, T) each, filled up on the right.
+
+    The mask goes by length, not by token: the end may be the same token as the padding, and must be learned.
+    """
+    width = max(len(question) + len(program) for question, program in lessons)
+    ids = torch.zeros(len(lessons), width, dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, _IGNORED)
+    for row, (question, program) in enumerate(lessons):
+        stop = len(question) + len(program)
+        ids[row, :stop] = torch.tensor(question + program)
+        mask[row, :stop] = 1
+        labels[row, len(question) : stop] = torch.tensor(program)
+    return ids, mask, labels
+
+
+def _lesson(draw: random.Random, words: Language, grammar: Grammar) -> Lesson:
+    program = sample(draw, draw.choice(LENGTHS))
+    text, _ = write(program, draw, words, draw.choice(DIET))
+    return _prompt(grammar.tokenizer, tokens(text)), grammar.encode(program)
+
+
+def _prompt(tokenizer: Any, found: Sequence[Token]) -> list[int]:
+    """The question as it was read: numbers in digits, and spaces that keep special tokens from coming in.
+
+    No number stands first, for what stands first in a text a language model hardly reads: it is where its attention
+    rests.
+    """
+    text = " ".join(token.text if token.value is None else str(token.value) for token in found)
+    return _ids(tokenizer, f"Question: {text}\n")
+
+
+def _texts(tokenizer: Any) -> Iterator[tuple[int, str]]:
+    """Every token but the special ones, and what it says in the middle of a text."""
+
+    def say(*ids: int) -> str:
+        return tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+
+    before = _ids(tokenizer, "x", add_special_tokens=False)[-1]  # at the start of a text, a space may be lost
+    size = len(say(before))
+    special = set(tokenizer.all_special_ids)
+    for token in range(len(tokenizer)):
+        if token not in special:
+            yield token, say(before, token)[size:]
+
+
+def _ids(tokenizer: Any, text: str, **options: bool) -> list[int]:
+    # a tokenizer file may ask for cutting and filling up; we never do either
+    return tokenizer(text, truncation=False, padding=False, **options)["input_ids"]
+
+
+def _load(backbone: str, device: str) -> tuple[Any, Grammar]:
+    """A causal language model in float32, and the grammar for its tokenizer."""
+    require("transformers", "peft")
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    place = folder(backbone)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet():
+            tokenizer = AutoTokenizer.from_pretrained(place, **options)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+            )
+    except Exception as error:  # transformers has no error of its own for a damaged folder
+        why = " ".join((str(error).splitlines() or [type(error).__name__])[0].split())[:200]
+        raise RedxError(f"{place} cannot be loaded as a causal language model ({why}); give another folder.") from error
+    model, report = loaded
+    if lacking := sorted(report["missing_keys"]):  # it would be drawn at random
+        raise RedxError(f"The weights in {place} lack {lacking[0]}; give the folder of a causal language model.")
+    model.generation_config = GenerationConfig()  # a folder's own may ask for sampling or penalties
+    return model.eval().to(device), Grammar(tokenizer)
+
+
+def _learner(model: Any, last_blocks: int | None, rank: int) -> tuple[Any, dict[str, nn.Parameter]]:
+    """The model with some of its weights open to learning, and these by name."""
+    model.requires_grad_(False)
+    if last_blocks is None:
+        from peft import LoraConfig, get_peft_model
+
+        names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+        targets = ATTENTION if names >= set(ATTENTION) else "all-linear"
+        model = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets))
+    else:
+        depth = model.config.num_hidden_layers
+        lists = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+        blocks = next((module for module in lists if len(module) == depth), None)
+        if blocks is None or not 1 <= last_blocks <= depth:
+            raise RedxError(f"The last {last_blocks} blocks cannot be trained; choose 1 to {depth}, or LoRA.")
+        blocks[depth - last_blocks :].requires_grad_(True)
+    return model, {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def _shapes(tensors: dict[str, Any]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in tensors.items()}
+
+
+def _batches(read: list[tuple[int, list[int], State]]) -> Iterator[list[tuple[int, list[int], State]]]:
+    """Cut texts, short ones first, so that no batch takes much memory."""
+    start = 0
+    while start < len(read):
+        stop = start + 1
+        while stop < min(len(read), start + ROWS) and (stop + 1 - start) * len(read[stop][1]) <= CELLS:
+            stop += 1
+        yield read[start:stop]
+        start = stop
+
+
+_ROOM = LIMIT * len("Step 12: x11 + 100 = x12\n") + len("Answer: x12") + 1  # tokens of a program and its end at most
+_UNREAD = RedxError("This text was not read.")  # stands in for what is decoded later
