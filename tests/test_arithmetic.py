@@ -114,7 +114,8 @@ def test_a_text_alone_is_read_as_in_company(qwen: Path, shape: str) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_run_on_a_folder_from_data_to_prediction(qwen: Path, tmp_path: Path, shape: str) -> None:
-    done = redx.run("addition", "quick", out=tmp_path / "run", **small(qwen, shape))
+    seeds = [0, 1] if shape == "mlp" else [0]
+    done = redx.run("mixed", "quick", seeds=seeds, out=tmp_path / "run", **small(qwen, shape))  # seeds differ in size
     assert done.summary["data"]["seen_in_train"] == 0
     assert done.summary["study"]["passes"]["here, each distinct text once"] <= 600
     model = redx.load(done.folder)
@@ -125,7 +126,7 @@ def test_a_run_on_a_folder_from_data_to_prediction(qwen: Path, tmp_path: Path, s
     assert sum(told["weights"].values()) == pytest.approx(1)
     assert not any("prefix" in name for name in load_file(done.folder / "seed-0" / "base.safetensors"))
     # cached and computed anew are the same
-    data = task("addition").load(store.read_config(done.folder), 0)
+    data = task("mixed").load(store.read_config(done.folder), 0)
     kept = model.base.classify(model.base.embed(data.test.inputs))
     for path in (tmp_path / "cache" / "features").rglob("*.npy"):
         path.unlink()
@@ -252,3 +253,14 @@ def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwe
         assert judge(compose.rule("red"), parts).radius.isfinite().all()
     assert torch.equal(*composed)
     assert not torch.equal(composed[0], base.classify(taught[0].anchors.inputs))
+
+
+def test_the_real_language_model_adds_unseen_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("REDX_CACHE")  # the user's, where the model is
+    done = redx.run("addition", "quick", out=tmp_path / "run", epochs={"base": 100, "experts": 2}, study="none")
+    assert done.summary["data"]["seen_in_train"] == 0
+    rules = done.summary["rules"]
+    assert rules["base"]["accuracy"]["mean"] > 0.8
+    assert rules["red"]["certified"]["1"] >= rules["base"]["accuracy"]["mean"] - 0.02
+    (told,) = redx.load(done.folder).explain(["What is 37 plus 12?"])
+    assert told["range"] == "range_41_60"

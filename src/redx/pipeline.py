@@ -235,7 +235,7 @@ def _conclude(
             rows += evaluate(banks, task=config.task, seed=seed, domains=first.domains, **sweep)
             advance(1)
     evaluated = time.perf_counter()
-    study = _study(config, folder, first, parts)
+    study = _study(config, folder, data, parts)
     seconds = {stage: sum(each[stage] for each in clock.values()) for stage in clock[config.seeds[0]]}
     seconds |= {"evaluation": evaluated - began, "study": time.perf_counter() - evaluated}
     summary = {
@@ -272,7 +272,7 @@ def _conclude(
     return Run(folder, summary)
 
 
-def _study(config: Config, folder: Path, data: Data, parts: dict[int, Banks]) -> Study | None:
+def _study(config: Config, folder: Path, data: dict[int, Data], parts: dict[int, Banks]) -> Study | None:
     """The task's own experiments; made once for these seeds, read again afterwards."""
     module = task(config.task).study
     if module is None or config.study == "none":

@@ -319,11 +319,7 @@ def _lesson(draw: random.Random, words: Language, grammar: Grammar) -> Lesson:
 
 
 def _prompt(tokenizer: Any, found: Sequence[Token]) -> list[int]:
-    """The question as it was read: numbers in digits, and spaces that keep special tokens from coming in.
-
-    No number stands first, for what stands first in a text a language model hardly reads: it is where its attention
-    rests.
-    """
+    """The question as it was read: numbers in digits, no special tokens, and no number at the start."""
     text = " ".join(token.text if token.value is None else str(token.value) for token in found)
     return _ids(tokenizer, f"Question: {text}\n")
 

@@ -13,10 +13,10 @@ from redx.studies import safety
 from redx.texts import unpack
 
 
-def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """The findings of `safety`, and the forward passes."""
     found = safety.study(config, data, models, parts)
-    passes = count_passes(config, data)
+    passes = count_passes(config, data[config.seeds[0]])
     note = (
         "A text through the frozen blocks is one pass. A loop that trains on raw text sends every example of every "
         "epoch through them: base on the shared subset, one bank of experts, router, and once validation and test."

@@ -21,7 +21,7 @@ from redx.seeding import generator
 ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
 
 
-def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """All findings, of every seed; joint training of the first alone."""
     facts: dict[str, Any] = {"seeds": list(config.seeds)}
     tables, figures = [], []
@@ -34,7 +34,7 @@ def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int,
     tables.append(square(parts))
     if ("residual", "plain") in models[config.seeds[0]].banks:
         first = config.seeds[0]
-        joint, facts["integration"] = integrate(config, data, models[first], parts[first], first)
+        joint, facts["integration"] = integrate(config, data[first], models[first], parts[first], first)
         tables.append(joint)
     return Study(facts, tuple(tables), tuple(figures))
 
@@ -70,14 +70,16 @@ def square(parts: dict[int, Banks]) -> Table:
     return Table("Residual or standalone, plain or anchored", columns, tuple(rows), note)
 
 
-def price(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> dict[str, dict[str, float]]:
+def price(
+    config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]
+) -> dict[str, dict[str, float]]:
     """Clean and certified accuracy against α, the mean over the seeds."""
     red, swap = compose.rule("red"), noise.kind("swap")
     curve: dict[str, dict[str, float]] = {}
     for alpha in ALPHAS:
         figures: dict[str, list[float]] = {}
         for seed, model in models.items():
-            spoken = _spoken(config, data, model, alpha)
+            spoken = _spoken(config, data[seed], model, alpha)
             free = parts[seed]["residual", "anchored"]
             bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
             judged = judge(red, bound)
@@ -126,21 +128,25 @@ def _mean_of(parts: dict[int, Banks], rule: str) -> float:
     return sum(shares) / max(1, len(shares))
 
 
-def keep_silent(config: Config, data: Data, models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
+def keep_silent(config: Config, data: dict[int, Data], models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     """How often each expert speaks out of turn on test, beside what was promised."""
     rows, facts = [], {}
-    outside = [int((data.test.domains != index).sum()) for index in range(len(data.domains))]
+    first = data[config.seeds[0]]
+    outside = [int((first.test.domains != index).sum()) for index in range(len(first.domains))]
     for alpha in (0.01, 0.003, 0.001):
-        shares = [out_of_turn(_spoken(config, data, model, alpha), data.test.domains) for model in models.values()]
+        shares = [
+            out_of_turn(_spoken(config, data[seed], model, alpha), data[seed].test.domains)
+            for seed, model in models.items()
+        ]
         mean = torch.stack(shares).mean(0).tolist()
         rows.append((f"{alpha:g}", *mean, sum(mean) / len(mean)))
         low = [wilson(share, count)[0] for share, count in zip(mean, outside, strict=True)]
         facts[f"{alpha:g}"] = {
-            "per_expert": dict(zip(data.domains, mean, strict=True)),
+            "per_expert": dict(zip(first.domains, mean, strict=True)),
             "within_sampling_error": all(bound <= alpha for bound in low),
         }
     note = "Share of test examples outside its domain on which an expert speaks; promised: at most α on average."
-    return Table("Speaking out of turn", ("α", *data.domains, "mean"), tuple(rows), note), facts
+    return Table("Speaking out of turn", ("α", *first.domains, "mean"), tuple(rows), note), facts
 
 
 def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:

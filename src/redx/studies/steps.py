@@ -35,7 +35,7 @@ class Exam:
     programs: list[Program]
 
 
-def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """The findings of `safety`, then chains: the mean over the seeds."""
     found = safety.study(config, data, models, parts)
     count = (2000 if config.study == "full" else 200) // (16 if config.decomposer == "lm" else 1)  # it is slow
@@ -188,10 +188,10 @@ def _has(model: Model, rule: str) -> bool:
         return False
 
 
-def _every_step(data: Data, parts: dict[int, Banks]) -> dict[str, float]:
+def _every_step(data: dict[int, Data], parts: dict[int, Banks]) -> dict[str, float]:
     """How many of the single test questions each seed's base gets right."""
     return {
-        str(seed): float((answers(next(iter(banks.values())).base) == data.test.labels).double().mean())
+        str(seed): float((answers(next(iter(banks.values())).base) == data[seed].test.labels).double().mean())
         for seed, banks in parts.items()
     }
 

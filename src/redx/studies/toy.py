@@ -30,10 +30,10 @@ MIXTURES = {  # rule to what the experiment calls it
 }
 
 
-def study(config: Config, data: Data, models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """All findings: those that need no training from every seed, the ablations from the first."""
     first = config.seeds[0]
-    segments, by_rule = by_segment(data, parts)
+    segments, by_rule = by_segment(data[config.seeds[0]], parts)
     theory, proposition = bound(models)
     ablations = ablate(config, models[first].base, first)
     facts: dict[str, Any] = {"seeds": list(config.seeds), "segments": by_rule, "proposition_3": proposition}
