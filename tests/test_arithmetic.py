@@ -15,6 +15,7 @@ from transformers import AutoModel
 import redx
 from redx import compose, encoders, experts, jsonl, lessons, stages, store
 from redx.arithmetic import questions
+from redx.compose import RULES
 from redx.config import Bank, Config, Training
 from redx.errors import RedxError
 from redx.evaluate import judge
@@ -124,6 +125,10 @@ def test_a_run_on_a_folder_from_data_to_prediction(qwen: Path, tmp_path: Path, s
     low, high = map(int, told["range"].split("_")[1:])
     assert low <= int(told["answer"]) <= high
     assert sum(told["weights"].values()) == pytest.approx(1)
+    for rule in RULES:
+        if rule != "average":
+            with model.using(rule):
+                assert model.predict(["What is 37 plus 12?"]) == [model.explain(["What is 37 plus 12?"])[0]["answer"]]
     assert not any("prefix" in name for name in load_file(done.folder / "seed-0" / "base.safetensors"))
     # cached and computed anew are the same
     data = task("mixed").load(store.read_config(done.folder), 0)

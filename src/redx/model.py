@@ -149,6 +149,8 @@ class Model:
         h = self.base.embed(self.read(inputs))
         unknown = torch.full((len(h),), -1)
         parts = self.describe(h, self.chosen()[1], unknown, unknown)
+        if parts.experts < len(self.domains):  # one head for all: nobody to leave out
+            return parts
         return parts.keep([index for index, name in enumerate(self.domains) if name not in self._left_out])
 
     def describe(self, h: Tensor, bank: tuple[str, str], labels: Tensor, domains: Tensor) -> Parts:
@@ -172,6 +174,7 @@ class Model:
         weights, judged = rule.weights(parts), judge(rule, parts)
         base = judge(compose.rule("base"), parts).predicted
         names = [name for name in self.domains if name not in self._left_out]
+        names = names if weights.shape[1] == len(names) else ["pooled"]
         told = []
         for row, said in enumerate(judged.predicted):
             column = int(said) if self.classes else 0
