@@ -71,9 +71,7 @@ class Bench:
     def __init__(self, run: Path, seed: int) -> None:
         self.config, self.seed = task("mnist").presets["default"], seed
         data = task("mnist").load(self.config, seed)
-        self.base = Base.of(
-            store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoders.build(self.config)
-        )
+        self.base = Base.of(store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoders.build(self.config))
         train = stages.embed(self.config, self.base, data.train)
         validation = stages.embed(self.config, self.base, data.validation)
         choose, calibrate = lessons.halve(data, self.config.ownership.calibration, seed)
