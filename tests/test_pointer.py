@@ -19,7 +19,7 @@ PIECES = """12 5 3 0 100 101 -5 3.5 7 twelve twenty-one hundred plus minus + - â
 
 @pytest.fixture(scope="session")
 def pointer() -> Pointer:
-    return Pointer.train(0, samples=4_000)
+    return Pointer.train(0, samples=8_000)
 
 
 def exact(pointer: Pointer, lengths: tuple[int, ...], source: str, style: str, total: int = 300) -> float:

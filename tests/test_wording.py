@@ -67,7 +67,8 @@ def test_templates_hold_the_slots_they_need_and_no_numbers(source: str) -> None:
 
 
 def test_there_is_variety() -> None:
-    assert len(frames(language("train"))) >= 60
+    least = {"plain": 6, "paraphrase": 80, "story": 140, "distractor": 240}
+    assert all(len(language("train").frames[style]) >= count for style, count in least.items())
     assert all(len(language("held_out").frames[style]) >= 4 for style in STYLES)
 
 
@@ -92,6 +93,17 @@ def test_the_plain_form() -> None:
     texts = {render(program, random.Random(seed), style="plain") for seed in range(200)}
     assert {"12 plus 5 minus 3", "What is 12 plus 5 minus 3?", "12 + 5 - 3", "12 + 5 − 3", "12+5-3="} <= texts
     assert "Twelve plus five minus three" in texts
+
+
+def test_a_made_up_noun_is_the_same_throughout_a_sentence() -> None:
+    frame = Frame("{w} {a} {noun}", "and {b} {noun}", "less {b} {noun}", ".")
+    words = Language({"story": (frame,)}, {"names": ("Anna she",), "nouns": ("{w}", "{w}")})
+    program = Program(12, (Step("+", 5), Step("-", 3)))
+    for seed in range(20):
+        text, _ = write(program, random.Random(seed), words, "story")
+        first, *nouns = re.findall(r"\b[a-z]{4,}\b", re.sub(r"\b(twelve|five|three|less)\b", "", text.casefold()))
+        assert len(nouns) == 3, text
+        assert {*nouns} == {nouns[0]} != {first}
 
 
 def test_the_same_draw_gives_the_same_sentence() -> None:

@@ -1,6 +1,6 @@
 """The pointer decomposer: a small network that reads words and copies operands by pointing at them.
 
-    x = E[words]                        every number is the same word: values cannot leak
+    x = E[words] + a · said again       every number is the same word: values cannot leak
     x ← x + σ(conv(norm(x)))            over words, then over numbers: it sees only what is near, at any length
     P(j follows i) ∝ exp(q_i · (k_j + r_{j-i}))    over the numbers not yet used, and the stop
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 from zlib import crc32
 
 import torch
@@ -36,6 +37,7 @@ SAMPLES = 20_000
 DIET = ("plain", "paraphrase", "paraphrase", "story", "story", *["distractor"] * 4)  # the harder, the more
 EPOCHS = 4
 BATCH = 64
+RATE = 3e-3  # of learning
 MIXED = 0.5  # share of sentences that are mixed from several templates
 UNHEARD = 0.1  # share of words that training makes unknown
 SILENT = 0.2  # share of features that training drops
@@ -44,8 +46,21 @@ CELLS = 2**18  # words, or pairs of numbers, that are decoded at once
 _PAD, _NUMBER, _UNKNOWN, _KNOWN = range(4)  # words: the known ones follow
 _OPERATORS = "+-"
 
-Read = tuple[list[int], list[int]]  # the words by number, and which of them are numbers in the text
+# the words by number, which of them stand in the text more than once, and where its numbers are
+Read = tuple[list[int], list[bool], list[int]]
+Texts = tuple[Tensor, Tensor, Tensor, Tensor]  # a batch of these, and which numbers are no padding
 Lesson = tuple[list[Token], list[int], list[int]]  # a text, the chain of its numbers, the operators of its steps
+
+
+class Course(NamedTuple):
+    """A batch of lessons: texts of B sentences with M numbers each, and the S links of their chains."""
+
+    texts: Texts
+    rows: Tensor  # (S,) where each link starts, of B (1+M) places
+    nexts: Tensor  # (S,) the number it points at, or the stop
+    used: Tensor  # (S, M+1) numbers that are behind it
+    steps: Tensor  # (S - 2 B,) where each operator is, of B M places
+    signs: Tensor  # (S - 2 B,) the operators
 
 
 class Pointer:
@@ -65,17 +80,18 @@ class Pointer:
         vocabulary = torch.tensor(sorted(word for word, count in said.items() if count >= COMMON))
         pointer = cls(_start(vocabulary, generator(seed, "pointer", "start")))
         read = [(pointer._look(found), chain, signs) for found, chain, signs in lessons]
+        batches = [batch for _ in range(EPOCHS) for batch in _courses(read, draw)]
         noise = generator(seed, "pointer", "unheard")
         fit(
             [tensor for tensor in pointer._tensors.values() if tensor.requires_grad],
-            lambda rows: pointer._loss([read[row] for row in rows[0].tolist()], noise),
-            [samples],
+            lambda rows: pointer._loss(batches[int(rows)], noise),
+            [len(batches)],
             [generator(seed, "pointer", "batches")],
             title="pointer",
-            epochs=EPOCHS,
-            batch=BATCH,
-            virtual_batch=BATCH,
-            lr=3e-3,
+            epochs=1,
+            batch=1,
+            virtual_batch=1,
+            lr=RATE,
             weight_decay=0.01,
             warmup=0.05,
             schedule="cosine",
@@ -114,19 +130,20 @@ class Pointer:
                 answers[place] = Program(numbers[first[0]], chain)
         return answers
 
-    def _scores(
-        self, ids: Tensor, spots: Tensor, held: Tensor, noise: Generator | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Words (B, T) and where their M numbers are -> follows (B, 1+M, M+1) and operators (B, M, 2).
+    def _scores(self, texts: Texts, noise: Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Texts with M numbers each -> follows (B, 1+M, M+1) and operators (B, M, 2).
 
         Row 0 is the start, row 1+i number i; column j is number j, the last column the stop.
         """
         own = self._tensors
-        x = F.embedding(ids, own["words"])  # (B, T, D)
+        ids, again, spots, held = texts
+        x = F.embedding(ids, own["words"]) + again.unsqueeze(2) * own["again"]  # (B, T, D)
         mask = (ids != _PAD).unsqueeze(2).float()
-        for layer, dilation in enumerate(DILATIONS):
+        *early, last = enumerate(DILATIONS)
+        for layer, dilation in early:
             x = x + self._convolve(x, mask, f"word.{layer}", dilation, noise)
         numbers = x.gather(1, spots.unsqueeze(2).expand(-1, -1, SIZE))  # (B, M, D)
+        numbers = numbers + self._convolve(x, mask, f"word.{last[0]}", last[1], noise, spots)
         mask = held.unsqueeze(2).float()
         for layer in range(NUMBER_LAYERS):
             numbers = numbers + self._convolve(numbers, mask, f"number.{layer}", 1, noise)
@@ -143,50 +160,49 @@ class Pointer:
         closed = F.pad(~held, (0, 1)).unsqueeze(1)  # numbers that are only padding
         return follows.masked_fill(closed, -torch.inf), numbers @ own["operator"]
 
-    def _convolve(self, x: Tensor, mask: Tensor, name: str, dilation: int, noise: Generator | None) -> Tensor:
-        """What a word or number learns from its neighbours, (B, T, D) to the same; padding stays silent."""
+    def _convolve(
+        self, x: Tensor, mask: Tensor, name: str, dilation: int, noise: Generator | None, spots: Tensor | None = None
+    ) -> Tensor:
+        """What words or numbers (B, T, D) learn from their neighbours, all of them or those at the spots (B, M)."""
         own = self._tensors
-        x = (F.layer_norm(x, (SIZE,), own[f"{name}.scale"]) * mask).transpose(1, 2)  # (B, D, T)
-        weight = own[f"{name}.weight"]
-        padding = dilation * (weight.shape[2] // 2)
-        y = F.conv1d(x, weight, own[f"{name}.bias"], padding=padding, dilation=dilation)
-        y = F.gelu(y).transpose(1, 2)
+        count, length, _ = x.shape
+        x = F.layer_norm(x, (SIZE,), own[f"{name}.scale"]) * mask  # padding stays silent
+        weight = own[f"{name}.weight"]  # (W D, D)
+        width = len(weight) // SIZE
+        x = F.pad(x, (0, 0, dilation * (width // 2), dilation * (width // 2)))
+        if spots is None:
+            x = torch.cat([x[:, dilation * shift :][:, :length] for shift in range(width)], 2)  # (B, T, W D)
+        else:
+            around = (spots.unsqueeze(2) + dilation * torch.arange(width)).flatten(1)  # (B, M W)
+            x = x.gather(1, around.unsqueeze(2).expand(-1, -1, SIZE)).view(count, -1, width * SIZE)  # (B, M, W D)
+        y = F.gelu(F.linear(x, weight.T, own[f"{name}.bias"]))
         if noise is None:
             return y
-        return y * (torch.rand(y.shape, generator=noise) >= SILENT) / (1 - SILENT)
+        heard = (torch.rand(y.shape, generator=noise) >= SILENT).float()
+        return y * heard.div_(1 - SILENT)
 
     def _look(self, found: Sequence[Token]) -> Read:
-        words = [_NUMBER if token.value is not None else self._known.get(_hash(token), _UNKNOWN) for token in found]
-        return words, [place for place, word in enumerate(words) if word == _NUMBER]
+        hashes = [_NUMBER if token.value is not None else _hash(token) for token in found]
+        words = [_NUMBER if each == _NUMBER else self._known.get(each, _UNKNOWN) for each in hashes]
+        count = Counter(hashes)
+        again = [each != _NUMBER and count[each] > 1 for each in hashes]
+        return words, again, [place for place, word in enumerate(words) if word == _NUMBER]
 
-    def _loss(self, lessons: list[tuple[Read, list[int], list[int]]], noise: Generator) -> Tensor:
+    def _loss(self, course: Course, noise: Generator) -> Tensor:
         """How unlikely the true chains are; every step knows the true steps before it."""
-        ids, spots, held = _stack([read for read, _, _ in lessons])
+        ids, again, spots, held = course.texts
         unheard = torch.rand(ids.shape, generator=noise) < UNHEARD
         ids = ids.masked_fill(unheard & (ids >= _KNOWN), _UNKNOWN)
-        follows, operators = self._scores(ids, spots, held, noise)
-        width = follows.shape[2]
-        rows, nexts, used, who, at, which = [], [], [], [], [], []
-        for lesson, (_, chain, signs) in enumerate(lessons):
-            open_ = [True] * width
-            for here, there in zip([-1, *chain], [*chain, width - 1], strict=True):
-                if here >= 0:
-                    open_[here] = False
-                rows.append(lesson * follows.shape[1] + here + 1)
-                nexts.append(there)
-                used.append(open_.copy())
-            who += [lesson] * len(signs)
-            at += chain[1:]
-            which += signs
-        chosen = follows.flatten(0, 1)[rows].masked_fill(~torch.tensor(used), -torch.inf)
-        loss = F.cross_entropy(chosen, torch.tensor(nexts)) + F.cross_entropy(operators[who, at], torch.tensor(which))
+        follows, operators = self._scores((ids, again, spots, held), noise)
+        chosen = follows.flatten(0, 1)[course.rows].masked_fill(course.used, -torch.inf)
+        signs = operators.flatten(0, 1)[course.steps]
+        loss = F.cross_entropy(chosen, course.nexts) + F.cross_entropy(signs, course.signs)
         return loss.unsqueeze(0)  # (1,)
 
     @torch.no_grad()
     def _decode(self, batch: list[Read]) -> list[list[tuple[int, int]]]:
         """For every text the numbers in the order of the program, each with its operator."""
-        ids, spots, held = _stack(batch)
-        follows, operators = self._scores(ids, spots, held)
+        follows, operators = self._scores(_stack(batch))
         signs = operators.argmax(2).tolist()
         count, stop = len(batch), follows.shape[2] - 1
         lanes = torch.arange(count)
@@ -216,12 +232,13 @@ def _start(vocabulary: Tensor, draw: Generator) -> dict[str, Tensor]:
     def normal(*shape: int, scale: float) -> Tensor:
         return scale * torch.randn(*shape, generator=draw)
 
-    own = {"words": normal(_KNOWN + len(vocabulary), SIZE, scale=1.0), "near": torch.zeros(2 * REACH + 1, SIZE)}
+    own = {"words": normal(_KNOWN + len(vocabulary), SIZE, scale=1.0), "again": torch.zeros(SIZE)}
+    own["near"] = torch.zeros(2 * REACH + 1, SIZE)
     layers = {f"word.{layer}": 5 for layer in range(len(DILATIONS))}
     layers |= {f"number.{layer}": 3 for layer in range(NUMBER_LAYERS)}
     for name, kernel in layers.items():
         own[f"{name}.scale"] = torch.ones(SIZE)
-        own[f"{name}.weight"] = normal(SIZE, SIZE, kernel, scale=(SIZE * kernel) ** -0.5)
+        own[f"{name}.weight"] = normal(SIZE * kernel, SIZE, scale=(SIZE * kernel) ** -0.5)
         own[f"{name}.bias"] = torch.zeros(SIZE)
     own["scale"] = torch.ones(SIZE)
     own["query"] = normal(SIZE, SIZE, scale=0.25 * SIZE**-0.5)
@@ -239,18 +256,45 @@ def _lesson(draw: random.Random, words: Language) -> Lesson:
     return tokens(text), chain, [_OPERATORS.index(operator) for operator, _ in program.steps]
 
 
+def _courses(lessons: list[tuple[Read, list[int], list[int]]], draw: random.Random) -> list[Course]:
+    """All lessons once, like lengths together, so that little of a batch is padding."""
+    order = sorted(lessons, key=lambda lesson: (len(lesson[0][0]), draw.random()))
+    return [_course(order[start : start + BATCH]) for start in range(0, len(order), BATCH)]
+
+
+def _course(lessons: list[tuple[Read, list[int], list[int]]]) -> Course:
+    texts = _stack([read for read, _, _ in lessons])
+    most = texts[2].shape[1]
+    rows: list[int] = []
+    nexts: list[int] = []
+    used: list[list[bool]] = []
+    steps: list[int] = []
+    for lesson, (_, chain, _) in enumerate(lessons):
+        behind = [False] * (most + 1)
+        for here, there in zip([-1, *chain], [*chain, most], strict=True):
+            if here >= 0:
+                behind[here] = True
+            rows.append(lesson * (most + 1) + here + 1)
+            nexts.append(there)
+            used.append(behind.copy())
+        steps += [lesson * most + here for here in chain[1:]]
+    signs = torch.tensor([sign for _, _, each in lessons for sign in each])
+    return Course(texts, torch.tensor(rows), torch.tensor(nexts), torch.tensor(used), torch.tensor(steps), signs)
+
+
 def _hash(token: Token) -> int:
     return crc32(token.text.encode())
 
 
-def _stack(batch: Sequence[Read]) -> tuple[Tensor, Tensor, Tensor]:
-    """Words (B, T), places of the numbers (B, M) and which of these are real (B, M)."""
-    length = max(len(ids) for ids, _ in batch)
-    most = max(len(spots) for _, spots in batch)
-    ids = torch.tensor([ids + [_PAD] * (length - len(ids)) for ids, _ in batch])
-    spots = torch.tensor([spots + [0] * (most - len(spots)) for _, spots in batch])
-    held = torch.tensor([[True] * len(spots) + [False] * (most - len(spots)) for _, spots in batch])
-    return ids, spots, held
+def _stack(batch: Sequence[Read]) -> Texts:
+    """Words (B, T), which are said again (B, T), places of the numbers (B, M), which of these are real (B, M)."""
+    length = max(len(ids) for ids, _, _ in batch)
+    most = max(len(spots) for _, _, spots in batch)
+    ids = torch.tensor([ids + [_PAD] * (length - len(ids)) for ids, _, _ in batch])
+    again = torch.tensor([again + [False] * (length - len(again)) for _, again, _ in batch])
+    places = torch.tensor([spots + [0] * (most - len(spots)) for _, _, spots in batch])
+    held = torch.tensor([[True] * len(spots) + [False] * (most - len(spots)) for _, _, spots in batch])
+    return ids, again, places, held
 
 
 def _batches(read: list[tuple[int, list[Token]]]) -> Iterator[list[tuple[int, list[Token]]]]:

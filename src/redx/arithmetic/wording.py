@@ -148,12 +148,16 @@ def _choose(text: str, draw: random.Random, words: Language) -> str:
 
 def _fill(text: str, draw: random.Random, words: Language) -> str:
     """One name and two nouns a sentence, and a mark for every distractor."""
-    name, she = draw.choice(words.words["names"]).split()
-    noun, other = draw.sample(words.words["nouns"], 2)
+    name, she = _make_up(draw.choice(words.words["names"]), draw).split()
+    noun, other = (_make_up(one, draw) for one in draw.sample(words.words["nouns"], 2))
     once = {"name": name, "she": she, "She": she.capitalize(), "noun": noun, "other": other, "n": _DISTRACTOR}
     text = _SLOT.sub(lambda match: once.get(match[1], match[0]), _choose(text, draw, words))
-    text = _MADE_UP.sub(lambda _: "".join(draw.choices(_CONSONANTS, k=draw.randint(3, 8))), text)
-    return _SPACES.sub(r"\1", text)
+    return _SPACES.sub(r"\1", _make_up(text, draw))
+
+
+def _make_up(text: str, draw: random.Random) -> str:
+    """Put a new word wherever one is asked for; short ones would be met again and learned."""
+    return _MADE_UP.sub(lambda _: "".join(draw.choices(_CONSONANTS, k=draw.randint(4, 9))), text)
 
 
 def _value(mark: str, program: Program, draw: random.Random) -> int:
