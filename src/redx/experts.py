@@ -109,7 +109,10 @@ def join(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
     """Fill a bank with experts that were saved one by one, in whatever precision."""
     try:
         bank.load_state_dict(
-            {name: torch.stack([each[name].float() for each in experts]) for name in bank.state_dict()}
+            {
+                name: torch.stack([each[name].to(own.dtype) for each in experts])
+                for name, own in bank.state_dict().items()
+            }
         )
     except (KeyError, RuntimeError) as error:
         raise RedxError(
