@@ -158,6 +158,7 @@ def test_features_can_be_trained_on(qwen: Path) -> None:
     for texts in (TEXTS[:2], TEXTS, TEXTS[5:6]):
         layer = torch.nn.Linear(32, 1)
         layer(prefix.read(texts)).sum().backward()
+        assert layer.weight.grad is not None
 
 
 def test_nothing_to_read(qwen: Path) -> None:

@@ -179,12 +179,12 @@ SIXTY = Training(
 
 def offer(name: str, about: str, questions: Questions, study: str = "arithmetic") -> Task:
     presets = {
-        # redx run addition --preset quick: half a minute, to see everything once; addition 0.9 or more.
+        # redx run addition --preset quick: to see everything once.
         "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4),
         # redx run addition: under two minutes; base, red and any router 1.00 on unseen questions.
-        # redx run mixed: ten minutes; 0.999 where the papers had 0.76. redx run steps: two minutes; chains 0.999.
+        # redx run mixed: about twelve minutes; 0.999 where the papers had 0.76.
         "default": settings(name, "default", questions, 12),
-        # redx run addition --preset paper: five minutes; 0.02 to 0.2: the top blocks of a small model hardly learn so.
+        # redx run addition --preset paper: eight minutes; 0.02 to 0.2: the top blocks of a small model hardly learn so.
         "paper": paper(name, "paper", SMALL, EIGHT),
         # redx run mixed --preset paper-80k: hours on a CPU, made for a GPU; not run here, the papers had 0.76.
         "paper-80k": paper(name, "paper-80k", LARGE, SIXTY),
