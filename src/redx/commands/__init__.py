@@ -1,0 +1,66 @@
+"""What the verbs of the command line share: help from settings, tables, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from redx.config import Config, Settings
+
+
+def about(setting: str, settings: type[Settings] = Config) -> str:
+    """The help of a setting stands beside its field."""
+    return settings.model_fields[setting].description or setting
+
+
+Folder = Annotated[Path, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="print machine-readable output on stdout")]
+OneSeed = Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")]
+
+
+def print_json(value: object) -> None:
+    typer.echo(json.dumps(value, indent=1))
+
+
+def show_table(columns: list[str], rows: list[list[str]], title: str | None = None) -> None:
+    """A table as wide as the terminal; figures to the right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        numeric = index > 0 and all(row[index][:1].isdigit() or row[index] in ("", "—") for row in rows)
+        table.add_column(column, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
+    """The main figures of every rule."""
+    rules: dict[str, Any] = summary["rules"]
+    rules = {
+        name: entry
+        for name, entry in rules.items()
+        if "/" in name or not any(key.startswith(f"{name}/") for key in rules)
+    }
+    epsilons = list(next(iter(rules.values()))["certified"])[-1:]
+    noises = [(kind, level) for kind, curve in next(iter(rules.values()))["noise"].items() for level in curve]
+    noises = (
+        noises if noisy and len(noises) <= 6 else [pair for pair in noises if pair in (("swap", "1"), ("blur", "1"))]
+    )
+    columns = ["rule", "accuracy", "95 %", "worst domain", *(f"certified ε={e}" for e in epsilons)]
+    columns += [f"{kind} {level}" for kind, level in noises] + ["harm", "help"]
+    rows = []
+    for name, entry in rules.items():
+        share = entry["accuracy"]
+        row = [name, f"{share['mean']:.4f}", f"{share['low']:.4f}-{share['high']:.4f}", f"{entry['worst_domain']:.4f}"]
+        row += [f"{entry['certified'][e]:.4f}" for e in epsilons]
+        row += [f"{entry['noise'][kind][level]:.4f}" for kind, level in noises]
+        rows.append([*row, f"{entry['harm']:.4f}", f"{entry['help']:.4f}"])
+    seeds = ", ".join(map(str, summary["seeds"]))
+    show_table(columns, rows, f"{summary['task']}, seed{'s' * (len(summary['seeds']) > 1)} {seeds}")

@@ -1,0 +1,113 @@
+"""The verbs that ask trained models: predict, solve."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redx.commands import AsJson, Folder, OneSeed, print_json, show_table
+from redx.errors import RedxError
+
+if TYPE_CHECKING:
+    from redx.arithmetic.executor import Chain
+
+
+def predict(
+    folder: Folder,
+    text: Annotated[list[str], typer.Argument(help="questions", metavar="TEXT…", show_default=False)],
+    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    seed: OneSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a trained model, and see who said what and what no router could change.
+
+    Example: `redx predict runs/addition "What is 37 plus 12?"`
+    """
+    from redx import pipeline, store
+    from redx.tasks import task
+
+    name = store.read_config(folder).task
+    if not task(name).text:
+        raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
+    with pipeline.load(folder, seed).using(rule) as model:
+        told = [{"text": each, **facts} for each, facts in zip(text, model.explain(text), strict=True)]
+        asked = model.rule
+    if as_json:
+        return print_json(told)
+    for facts in told:
+        typer.echo(f"{facts['text']}  →  {facts['answer']}")
+        line = f"range {facts['range']}, " if facts["range"] else ""
+        typer.echo(f"{line}base alone {facts['base']}, rule {asked}, certified radius {facts['radius']:.4g}")
+        rows = [
+            [expert, f"{weight:.4f}", f"{facts['contributions'][expert]:+.4f}"]
+            for expert, weight in facts["weights"].items()
+        ]
+        show_table(["expert", "weight", f"adds to {facts['answer']}"], rows)
+    typer.echo("A radius of r: no one who moves less than a share r of the routing mass can change the answer.")
+
+
+def solve(
+    folder: Folder,
+    text: Annotated[list[str] | None, typer.Argument(help="questions", metavar="[TEXT…]", show_default="stdin")] = None,
+    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    seed: OneSeed = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line, in order")] = False,
+) -> None:
+    """Answer a sentence step by step, with a proof of what no router could change; without TEXT a line of stdin each.
+
+    Exit code 1 when a question cannot be answered, with the reason.
+
+    Example: `redx solve runs/steps "12 plus 5 minus 3"`
+    """
+    from redx import pipeline
+
+    solver = pipeline.solver(folder, seed, rule)
+    lines = iter(text) if text else (line.rstrip("\r\n") for line in sys.stdin)
+    failed = False
+    while some := list(itertools.islice(lines, 2048)):
+        for each, chain in zip(some, solver.solve(some), strict=True):
+            facts = tell_chain(each, chain)
+            failed |= facts["answer"] is None
+            typer.echo(json.dumps(facts)) if as_json else show_chain(facts)
+    if failed:
+        raise typer.Exit(1)
+
+
+def tell_chain(text: str, chain: Chain | RedxError) -> dict[str, Any]:
+    """A solved question as plain values."""
+    if isinstance(chain, RedxError):
+        return {"text": text, "program": None, "steps": [], "answer": None, "reason": str(chain)}
+    return {
+        "text": text,
+        "program": str(chain.program),
+        "steps": [dataclasses.asdict(step) for step in chain.steps],
+        "answer": chain.answer,
+        "reason": chain.reason,
+        "radius": chain.radius,
+    }
+
+
+def show_chain(facts: dict[str, Any]) -> None:
+    """A solved question for people."""
+    if facts["program"]:
+        typer.echo(f"{facts['text']}\n{facts['program']}")
+    if facts["steps"]:
+        rows = [
+            [
+                step["question"],
+                str(step["answer"]),
+                step["expert"],
+                ", ".join(f"{name} {weight:.3f}" for name, weight in step["weights"].items()),
+                f"{step['radius']:.4g}",
+            ]
+            for step in facts["steps"]
+        ]
+        show_table(["step", "answer", "expert", "weights", "radius"], rows)
+    if facts["answer"] is None:
+        return typer.echo(f"redx: {facts['reason']}", err=True)
+    typer.echo(f"= {facts['answer']}, certified radius {facts['radius']:.4g}")

@@ -1,0 +1,86 @@
+"""The verbs that measure finished runs: evaluate, certify."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from redx.commands import AsJson, Folder, OneSeed, print_json, show_rules, show_table
+
+
+def evaluate(
+    folder: Folder,
+    rule: Annotated[list[str] | None, typer.Option(help="rule, or rule/bank; repeatable", show_default="all")] = None,
+    noise: Annotated[list[str] | None, typer.Option(help="kind of noise; repeatable", show_default="all")] = None,
+    level: Annotated[list[float] | None, typer.Option(help="noise level in [0, 1]; repeatable")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε to certify, in [0, 1]; repeatable")] = None,
+    out: Annotated[Path | None, typer.Option(help="also write the results to this JSONL file")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Evaluate a finished run again, with other rules, noise or ε; nothing is trained and the run stays as it is.
+
+    Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
+    """
+    from redx import store
+    from redx.evaluate import evaluate as measure
+    from redx.evaluate import summarise
+    from redx.presets import configure
+
+    config = store.read_config(folder)
+    changes = {"noise": noise, "levels": level, "epsilons": epsilon, "seeds": config.seeds}
+    wanted = configure(config.task, config.preset, **changes)
+    domains = tuple(store.read_json(folder / "summary.json")["domains"])
+    sweep = {"kinds": wanted.noise, "levels": wanted.levels, "epsilons": wanted.epsilons}
+    sweep |= {"rules": rule} if rule else {}
+    rows, examples = [], 1
+    for seed in config.seeds:
+        banks = store.read_parts(folder, seed)
+        examples = len(next(iter(banks.values())))
+        rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
+    if out:
+        store.write(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
+    summary = {"task": config.task, "seeds": config.seeds, "rules": summarise(rows, config.main, examples)}
+    print_json(summary) if as_json else show_rules(summary, noisy=True)
+
+
+def certify(
+    folder: Folder,
+    rule: Annotated[str, typer.Option(help="rule, or rule/bank")] = "red",
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing mass; repeatable")] = None,
+    seed: OneSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Prove what no router can break: exact certified accuracy, and the radii of the single examples.
+
+    Example: `redx certify runs/toy --rule red --epsilon 0.1 --epsilon 1`
+    """
+    from redx import certify as proof
+    from redx import store
+    from redx.evaluate import judge, pairs
+
+    config = store.read_config(folder)
+    seed = config.seeds[0] if seed is None else seed
+    banks = store.read_parts(folder, seed)
+    told = []
+    for found, bank, parts in pairs(banks, [rule]):
+        judged = judge(found, parts)
+        right = judged.predicted == parts.labels
+        shares = {f"{share:g}": proof.certified(judged.radius, right, share) for share in epsilon or config.epsilons}
+        quantiles = {f"{q:g}": float(judged.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
+        breakable = float((judged.radius < 1).double().mean())
+        name = f"{found.name}/{bank}".rstrip("/")
+        told.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
+    if as_json:
+        return print_json(told if len(told) != 1 else told[0])
+    names = list(told[0]["certified"])
+    rows = [
+        [each["rule"], *(f"{each['certified'][name]:.4f}" for name in names), f"{each['breakable']:.4f}"]
+        for each in told
+    ]
+    show_table(
+        ["rule", *(f"ε = {name}" for name in names), "breakable"], rows, f"Certified accuracy, {folder}, seed {seed}"
+    )
+    typer.echo("ε is the share of routing mass an adversary may move; 'breakable' examples change under some router.")

