@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from redx import certify, compose, pipeline, store
+from redx import certify, compose, lessons, pipeline, stages, store
 from redx.evaluate import judge
 from redx.tasks import task
 
@@ -28,11 +28,13 @@ def main() -> None:
     rows: dict[str, list[tuple[float, ...]]] = {}
     for seed in config.seeds:
         model, data = pipeline.load(folder, seed), task(config.task).load(config, seed)
-        _, _, held, _, _ = pipeline.embed_splits(config, model.base, data, seed)
+        choose, _ = lessons.halve(data, config.ownership.calibration, seed)
+        held = stages.embed(config, model.base, data.validation).only(choose)
         free = model.describe(held.inputs, ("residual", "anchored"), held.labels, held.domains)
-        assert model.owners is not None
         for alpha in (None, *ALPHAS):
-            spoken = model.owners.speaks(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)
+            spoken = (
+                model.experts.speaks(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)
+            )
             bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
             judged = judge(compose.rule("red"), bound)
             right = judged.predicted == bound.labels

@@ -7,16 +7,17 @@ held out from all experts and heads; the figures are accuracies on them. Test is
 """
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from redx import certify, compose, encoders, experts, lessons, noise, stages, store
+from redx.base import Base
 from redx.config import Bank, Config, Ownership
 from redx.evaluate import answer, judge, measure, weigh
-from redx.model import Base, Owners
+from redx.lessons import Shared
+from redx.library import Owner
 from redx.ownership import out_of_turn
 from redx.records import Data, Parts, Split
 from redx.routers import Router
@@ -83,12 +84,13 @@ class Bench:
         anchors = [train.only(shared), *(stages.embed(self.config, self.base, copy) for copy in copies)]
         self.train, self.test = train.only(kept), train.only(held)
         self.check, self.calibration = validation.only(choose), validation.only(calibrate)
-        self.lessons = lessons.teach(data, self.train, lessons.pool(anchors), self.check)
+        everybody = Shared(lessons.pool(anchors), self.calibration)
+        self.lessons = lessons.teach(data.domains, self.train, everybody, self.check)
         self.gates = self._gates(data)
         self.files: dict[str, list[dict[str, torch.Tensor]]] = {}
 
     def _gates(self, data: Data) -> torch.Tensor:
-        tensors = stages.train_router(self.config, data, self.train, self.check, self.seed)
+        tensors = stages.train_router(self.config, data.domains, self.train, self.check, self.seed)
         router = Router(self.base.width, len(data.domains), self.config.router.shape, self.config.router.hidden)
         router.load_state_dict(tensors)
         with torch.no_grad():
@@ -98,15 +100,16 @@ class Bench:
         key = settings.model_copy(update={"alpha": 1.0, "contradict": False}).model_dump_json()
         if key not in self.files:  # α and the right to agree are chosen after training
             scoring = settings.model_copy(update={"contradict": False})
-            self.files[key] = stages.train_ownership(scoring, self.lessons, self.calibration, self.base, self.seed)
-        owners = Owners.of(settings, self.files[key], self.base)
-        outside = [self.calibration.domains != index for index in range(len(self.lessons))]
-        scores = owners.scores(self.calibration.inputs)
-        calibration = [scores[rows, index] for index, rows in enumerate(outside)]
-        return dataclasses.replace(owners, calibration=calibration).speaks(self.test.inputs)
+            self.files[key] = stages.train_ownership(scoring, self.lessons, self.base, self.seed)
+        spoken = []
+        for lesson, file in zip(self.lessons, self.files[key], strict=True):
+            owner = Owner(settings, file, self.base)
+            owner.calibration = owner.scores(lesson.calibration.inputs)
+            spoken.append(owner.speaks(self.test.inputs, settings.alpha))
+        return torch.stack(spoken, 1)
 
     def said(self, key: str, settings: Bank) -> torch.Tensor:
-        pooled = [lessons.Lesson("pooled", self.train, self.train, self.check)]
+        pooled = [lessons.Lesson("pooled", self.train, self.train, self.check, self.check)]
         taught = pooled if key.startswith("pooled") else self.lessons
         bank = stages.train_bank(key, settings, taught, self.base, self.seed, 1.0)
         return experts.speak(bank, self.test.inputs)

@@ -1,5 +1,6 @@
 """Arithmetic in words: data, trunks on a tiny language model, whole runs, and experts that were trained apart."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,11 +16,11 @@ from transformers import AutoModel
 import redx
 from redx import compose, encoders, experts, jsonl, lessons, stages, store
 from redx.arithmetic import questions
+from redx.base import Base, build
 from redx.compose import RULES
 from redx.config import Bank, Config, Training
 from redx.errors import RedxError
 from redx.evaluate import judge
-from redx.model import Base, build
 from redx.pipeline import embed_splits
 from redx.presets import configure
 from redx.records import Parts
@@ -219,8 +220,8 @@ def prepared(qwen: Path, folder: Path) -> tuple[Config, Base, list[lessons.Lesso
     config = configure("addition", "quick", **small(qwen))
     data = task("addition").load(config, 0)
     base = Base.of(load_file(folder / "base.safetensors"), encoders.build(config))
-    train, anchors, check, _, _ = embed_splits(config, base, data, 0)
-    return config, base, lessons.teach(data, train, anchors, check)
+    train, shared, check = embed_splits(config, base, data, lessons.set_apart(data, config, 0), 0)
+    return config, base, lessons.teach(data.domains, train, shared, check)
 
 
 def learn(place: tuple[Config, Base, list[lessons.Lesson]], name: str, out: Path) -> None:
@@ -230,7 +231,7 @@ def learn(place: tuple[Config, Base, list[lessons.Lesson]], name: str, out: Path
     lesson = next(lesson for lesson in taught if lesson.name == name)
     fewer = lesson.own.only(torch.arange(round(part * len(lesson.own))))
     bank = Bank(shape="lowrank", hidden=16, anchor="truth", training=Training(epochs=3, precision=precision))
-    own = lessons.Lesson(name, fewer, lesson.anchors, lesson.check)
+    own = dataclasses.replace(lesson, own=fewer)
     made = stages.train_bank("residual/apart", bank, [own], base, 0, 1.0)
     kept = torch.bfloat16 if precision == "bfloat16" else torch.float32
     save_file({key: value.to(kept) for key, value in experts.split(made)[0].items()}, out)

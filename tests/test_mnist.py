@@ -10,9 +10,9 @@ import torch
 
 import redx
 from redx import experts, features, fetch, lessons
+from redx.base import Base
 from redx.experts import LowRank
-from redx.lessons import Lesson
-from redx.model import Base
+from redx.lessons import Lesson, Shared
 from redx.presets import configure
 from redx.records import Data, Split
 from redx.seeding import generator
@@ -81,8 +81,7 @@ def base() -> Base:
 
 
 def taught(train: Split) -> list[Lesson]:
-    made = Data(train, train, train, tuple("abcde"), tuple("0123456789"), "random", 1.0)
-    return lessons.teach(made, train, features_of(200, 1), features_of(100, 2))
+    return lessons.teach("abcde", train, Shared(features_of(200, 1), features_of(100, 3)), features_of(100, 2))
 
 
 def test_a_lesson_holds_nothing_of_another_domain() -> None:
@@ -90,6 +89,7 @@ def test_a_lesson_holds_nothing_of_another_domain() -> None:
         assert set(lesson.own.domains.tolist()) == {index}
         assert set(lesson.check.domains.tolist()) == {index}
         assert index not in lesson.anchors.domains.tolist()
+        assert index not in lesson.calibration.domains.tolist()
 
 
 @pytest.mark.parametrize("key", ["residual/plain", "residual/anchored", "standalone/plain", "standalone/anchored"])

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.commands import ask, measure, runs, supplies
+from redx.commands import ask, checkpoints, experts, measure, runs, supplies
 from redx.errors import RedxError
 
 app = typer.Typer(
@@ -19,6 +19,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 fetching = typer.Typer(help="Fetch what runs need, ahead of time.", no_args_is_help=True)
+keeping = typer.Typer(help="Experts as files: list, add, remove, replace, train, compare.", no_args_is_help=True)
+routing = typer.Typer(help="The router of a run.", no_args_is_help=True)
 caching = typer.Typer(help="See or clear what redx keeps: data, backbones, features.", no_args_is_help=True)
 
 app.command()(runs.run)
@@ -27,6 +29,9 @@ app.command()(measure.certify)
 app.command()(runs.report)
 app.command()(ask.predict)
 app.command(context_settings={"ignore_unknown_options": True})(ask.solve)  # a question may begin with a minus
+app.command()(checkpoints.export)
+app.command()(checkpoints.shrink)
+app.command()(checkpoints.inspect)
 app.command("data")(supplies.make_data)
 app.add_typer(fetching, name="fetch")
 fetching.command("mnist")(supplies.fetch_mnist)
@@ -34,6 +39,15 @@ fetching.command("backbone")(supplies.fetch_backbone)
 app.add_typer(caching, name="cache")
 caching.command("info")(supplies.cache_info)
 caching.command("clear")(supplies.cache_clear)
+app.add_typer(keeping, name="experts")
+keeping.command("list")(experts.list_experts)
+keeping.command()(experts.add)
+keeping.command()(experts.remove)
+keeping.command()(experts.replace)
+keeping.command()(experts.train)
+keeping.command()(experts.diff)
+app.add_typer(routing, name="router")
+routing.command("train")(experts.train_router)
 app.command()(supplies.doctor)
 app.command("list")(runs.list_tasks)
 

@@ -79,6 +79,21 @@ class Questions(Settings):
     )
 
 
+class Table(Settings):
+    """A user's own examples: a table of texts, or arrays of features."""
+
+    file: str | None = Field(default=None, description="JSONL, CSV or Parquet file, or .npz with features")
+    text: str = Field(default="text", description="column with the texts; of an .npz, the array with the features")
+    label: str = Field(default="label", description="column with the labels, any words or numbers")
+    domain: str | None = Field(
+        default=None, description="column with the domains; without one they are found by clustering"
+    )
+    split: str | None = Field(
+        default=None, description="column that says train, validation or test; without one 8 : 1 : 1 by seed"
+    )
+    clusters: int = Field(default=0, ge=0, description="domains to find by clustering; 0: two to eight, by size")
+
+
 class Reading(Settings):
     """What is read from a pretrained language model, all of it frozen."""
 
@@ -91,14 +106,16 @@ class Reading(Settings):
     precision: Literal["float32", "bfloat16", "float16"] = Field(
         default="float32", description="precision of the frozen part: float32, bfloat16 or float16"
     )
+    tokens: int | None = Field(default=None, ge=8, description="cut longer texts after so many tokens; else refused")
 
 
 class Trunk(Settings):
     """What little of the base is trained between the frozen part and the classifier."""
 
-    shape: Literal["none", "mlp", "sum", "blocks"] = Field(
+    shape: Literal["none", "linear", "mlp", "sum", "blocks"] = Field(
         default="none",
-        description="mlp on pooled features, sum over a network on every token, or the top blocks (the papers')",
+        description="linear (h is the features) or mlp on pooled features, sum over a network on every token, "
+        "or the top blocks (the papers')",
     )
     hidden: int = Field(default=512, ge=1, description="width of its layers")
     depth: int = Field(default=2, ge=1, le=3, description="layers of an mlp")
@@ -138,7 +155,9 @@ class Ownership(Settings):
 class Router(Settings):
     """The router, trained after the experts."""
 
-    shape: Literal["linear", "mlp"] = Field(default="mlp", description="one linear layer, or two layers")
+    shape: Literal["linear", "mlp", "keys"] = Field(
+        default="mlp", description="linear, mlp (two layers), or keys: the experts' own scores, nothing to train"
+    )
     hidden: int = Field(default=256, ge=1, description="width of the hidden layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from it in training")
     training: Training = Training()
@@ -158,6 +177,7 @@ class Config(Settings):
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
     limit: int | None = Field(default=None, ge=100, description="use only so many training examples, for trials")
     questions: Questions = Questions()
+    table: Table | None = Field(default=None, description="the user's own examples, where the task reads them")
     decomposer: Literal["none", "pointer", "lm"] = Field(
         default="none", description="what turns a sentence into steps: pointer (small, fast) or lm (LoRA)"
     )

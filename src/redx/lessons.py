@@ -9,6 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from redx.augment import distort
+from redx.config import Config
 from redx.records import Data, Split
 from redx.seeding import generator
 
@@ -17,12 +18,16 @@ IMAGES = 1000  # images that are handled at once
 
 @dataclass(frozen=True)
 class Lesson:
-    """All that one expert may see: its own domain, anchors outside it (shared subset), its part of validation."""
+    """All that one expert may see: its own domain, anchors outside it (shared subset), its part of validation.
+
+    Held-out examples outside its domain, `calibration`, set its cut-off and teach it nothing.
+    """
 
     name: str
     own: Split
     anchors: Split
     check: Split
+    calibration: Split
 
 
 def share(data: Data, part: float, seed: int) -> Tensor:
@@ -42,6 +47,12 @@ def halve(data: Data, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
     return rows[:cut].sort().values, rows[cut:].sort().values
 
 
+def set_apart(data: Data, config: Config, seed: int) -> Shared:
+    """What is shared with everybody who trains an expert, as raw inputs."""
+    _, calibrate = halve(data, config.ownership.calibration, seed)
+    return Shared(data.train.only(share(data, config.base.share, seed)), data.validation.only(calibrate))
+
+
 def copy(split: Split, seed: int, number: int) -> Split:
     """The same images by another hand: a distorted copy."""
     draw = generator(seed, "copy", number)
@@ -54,21 +65,43 @@ def pool(splits: Sequence[Split]) -> Split:
     return Split(*(torch.cat([getattr(split, field.name) for split in splits]) for field in fields(Split)))
 
 
-def teach(data: Data, train: Split, anchors: Split, check: Split) -> list[Lesson]:
+def teach(domains: Sequence[str], train: Split, shared: Shared, check: Split) -> list[Lesson]:
     """Each domain's lesson; nothing of another domain's own data is in it."""
-
-    def where(split: Split, chosen: Tensor) -> Split:
-        return split.only(torch.nonzero(chosen)[:, 0])
-
     return [
-        Lesson(
-            name,
-            own=where(train, train.domains == index),
-            anchors=where(anchors, anchors.domains != index),
-            check=where(check, check.domains == index),
-        )
-        for index, name in enumerate(data.domains)
+        shared.lesson(name, _where(train, train.domains == index), _where(check, check.domains == index), domains)
+        for index, name in enumerate(domains)
     ]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """What goes with the base to whoever trains an expert: the shared subset, and held-out examples for cut-offs."""
+
+    anchors: Split
+    calibration: Split
+
+    def lesson(self, name: str, own: Split, check: Split, domains: Sequence[str]) -> Lesson:
+        """The lesson of one expert; shared examples of its own domain are no anchors."""
+        index = domains.index(name) if name in domains else -1
+        anchors, calibration = (_where(some, some.domains != index) for some in (self.anchors, self.calibration))
+        return Lesson(name, own, anchors, check, calibration)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of it by name, to be saved."""
+        both = {"anchors": self.anchors, "calibration": self.calibration}
+        return {f"{part}.{name}": value for part, split in both.items() for name, value in vars(split).items()}
+
+    @staticmethod
+    def of(tensors: dict[str, Tensor]) -> Shared:
+        parts = [
+            {name.split(".")[1]: value for name, value in tensors.items() if name.startswith(f"{part}.")}
+            for part in ("anchors", "calibration")
+        ]
+        return Shared(Split(**parts[0]), Split(**parts[1]))
+
+
+def _where(split: Split, chosen: Tensor) -> Split:
+    return split.only(torch.nonzero(chosen)[:, 0])
 
 
 def draw_rows(splits: Sequence[Split], count: int, draws: Sequence[Generator]) -> Tensor:

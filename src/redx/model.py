@@ -1,171 +1,152 @@
-"""A composed model: base, banks of experts and router, put together by a rule at the moment of asking."""
+"""A composed model: base, experts and router, put together by a rule at the moment of asking."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from redx import compose, experts, ownership
+from redx import card, compose, store
+from redx.base import Base
 from redx.compose import Rule
-from redx.config import Bank, Ownership
+from redx.config import Config
 from redx.errors import RedxError
-from redx.evaluate import judge
-from redx.experts import LowRank, Stack
-from redx.records import Parts, answers
+from redx.evaluate import answer, judge
+from redx.experts import Bank, speak
+from redx.library import SILENT, Library
+from redx.records import Parts
 from redx.routers import Router
 
-
-@dataclass(frozen=True)
-class Base:
-    """The frozen base: an encoder, the bus that standardises its features, and the shared classifier W_c.
-
-    The classifier reads the first D features, h; experts read all E of them, h and what the encoder gives beside it.
-    """
-
-    encoder: nn.Module
-    weight: Tensor  # (D, C)
-    bias: Tensor  # (C,)
-    mean: Tensor  # (E,)
-    scale: Tensor  # (E,)
-
-    @staticmethod
-    def of(tensors: dict[str, Tensor], encoder: nn.Module) -> Base:
-        """The base from its file, with an untrained encoder to fill."""
-        inner = {name.removeprefix("encoder."): value for name, value in tensors.items() if name.startswith("encoder.")}
-        try:
-            encoder.load_state_dict(inner)
-            outer = (tensors[name] for name in ("classifier.weight", "classifier.bias", "bus.mean", "bus.scale"))
-            return Base(encoder.eval(), *outer)
-        except (KeyError, RuntimeError) as error:
-            raise RedxError(
-                "The file of the base does not fit the run's backbone and trunk; delete the run and repeat it."
-            ) from error
-
-    @property
-    def width(self) -> int:
-        """E, what an expert reads."""
-        return len(self.mean)
-
-    @property
-    def outputs(self) -> int:
-        return self.weight.shape[1]
-
-    def embed(self, inputs: Tensor) -> Tensor:  # (N, ...) -> (N, E)
-        with torch.no_grad():
-            return (self.encoder(inputs) - self.mean) / self.scale
-
-    def to(self, device: str) -> Base:
-        """The same base elsewhere; its encoder moves along."""
-        moved = (tensor.to(device) for tensor in (self.weight, self.bias, self.mean, self.scale))
-        return Base(self.encoder.to(device), *moved)
-
-    def classify(self, h: Tensor) -> Tensor:  # (..., E) -> (..., C)
-        return h[..., : len(self.weight)] @ self.weight + self.bias
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All that it consists of, by name."""
-        inner = {f"encoder.{name}": tensor for name, tensor in self.encoder.state_dict().items()}
-        outer = {"classifier.weight": self.weight, "classifier.bias": self.bias}
-        return inner | outer | {"bus.mean": self.mean, "bus.scale": self.scale}
-
-
-def build(settings: Bank, count: int, base: Base) -> experts.Bank:
-    """An untrained bank of `count` experts."""
-    hidden = settings.hidden or len(base.weight) // 4
-    if settings.shape == "lowrank":
-        return LowRank(count, base.width, hidden, base.weight, settings.scale, settings.activation)
-    widths = experts.sizes(settings.shape, base.width, base.outputs, hidden, settings.depth)
-    return Stack(count, widths, settings.scale, settings.activation)
+Key = tuple[str, str]  # form and name of a bank
 
 
 @dataclass(frozen=True)
-class Owners:
-    """The experts' scores of what is their own, with the scores their cut-offs are taken from."""
+class Facts:
+    """What a model knows of its task."""
 
-    base: Base
-    scorers: experts.Bank
-    classes: Tensor | None  # (K, C) which classes are whose, where scores go by classes
-    calibration: list[Tensor]  # (n_k,) scores of held-out examples outside domain k
-    alpha: float
-    contradict: bool  # speak only where the base's answer is none of the own classes
-
-    @staticmethod
-    def of(settings: Ownership, files: Sequence[dict[str, Tensor]], base: Base) -> Owners:
-        """From the tensors of each expert."""
-        by_class = settings.score == "classes"
-        simple = Stack(len(files), [base.width, settings.bank.hidden, 1])
-        scorers = build(settings.bank, len(files), base) if by_class else simple
-        experts.join(scorers, files)
-        classes = torch.stack([file["classes"] for file in files]).bool() if by_class else None
-        calibration = [file.get("calibration", torch.empty(0)) for file in files]
-        return Owners(base, scorers, classes, calibration, settings.alpha, settings.contradict)
-
-    def cutoffs(self, alpha: float | None = None) -> Tensor:  # (K,)
-        return torch.tensor([ownership.cutoff(scores, alpha or self.alpha) for scores in self.calibration])
-
-    def scores(self, h: Tensor) -> Tensor:  # (N, E) -> (N, K)
-        said = experts.speak(self.scorers, h)
-        if self.classes is None:
-            return said[..., 0]
-        logits = self.base.classify(h)
-        scores = ownership.score_classes(logits[:, None] + said, self.classes)
-        return ownership.score_against(scores, answers(logits), self.classes) if self.contradict else scores
-
-    def speaks(self, h: Tensor, alpha: float | None = None) -> Tensor:  # (N, K)
-        return ownership.speaks(self.scores(h), self.cutoffs(alpha))
+    domains: tuple[str, ...]  # of the data
+    classes: tuple[str, ...]  # empty for a regression
+    belongs: tuple[int, ...]  # the domain of each class; -1 where several have it
+    unit: float = 1.0
+    shape: tuple[int, ...] = ()  # of one input
+    routed: tuple[str, ...] = ()  # the experts that the trained router has gates for, in its order
 
 
 @dataclass
 class Model:
     """What `redx.load` gives: ask it with `predict`, look inside with `explain`, change it for a while with `using`."""
 
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]  # empty for a regression
-    belongs: tuple[int, ...]  # the domain of each class; -1 where several have it
-    unit: float
+    facts: Facts
+    config: Config
     read: Callable[[Sequence[Any] | Tensor], Tensor]
     base: Base
-    banks: dict[tuple[str, str], experts.Bank]  # by form and name
-    main: dict[str, str]
-    router: Router
-    own_router: dict[tuple[str, str], Router] = field(default_factory=dict)  # of banks that were trained with one
-    owners: Owners | None = None
-    owned: frozenset[tuple[str, str]] = frozenset()  # banks whose experts speak only above their cut-offs
+    experts: Library
+    router: Router | None  # None: the experts' own scores are the gates
+    fixed: dict[Key, Bank] = field(default_factory=dict)  # what does not go by expert: pooled, averaged, joint
+    own_router: dict[Key, Router] = field(default_factory=dict)  # of banks that were trained with one
     rule: str = "red"
+    routing: str = "router"  # who gives the gates: the trained router, or `keys`
     decomposer: Callable[[], Any] | None = None  # loads what turns a sentence into steps
-    _left_out: frozenset[str] = field(default=frozenset())
+    figures: dict[str, Any] = field(default_factory=dict)  # what was measured, for the model card
+    home: Path | None = None  # the seed's folder that it was read from
 
     def __post_init__(self) -> None:
+        if self.router is None:
+            self.routing = "keys"
         if compose.rule(self.rule).form not in {form for form, _ in self.banks}:
             self.rule = "moe"
+
+    @property
+    def domains(self) -> tuple[str, ...]:
+        """The experts' names, in order."""
+        return self.experts.names
+
+    def name_domains(self) -> tuple[str, ...]:
+        """The experts, then domains of the data that have none here."""
+        return (*self.domains, *(name for name in self.facts.domains if name not in self.experts))
+
+    def places(self, domains: Tensor) -> Tensor:
+        """Domains counted as in the data, (N,), counted as in `name_domains`."""
+        names = self.name_domains()
+        return torch.tensor([names.index(name) for name in self.facts.domains])[domains]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.facts.classes
+
+    @property
+    def banks(self) -> list[Key]:
+        """The banks that can be asked; joint and averaged ones only while the experts are those they were made of."""
+        by_expert = [(form, name) for form, name in (key.split("/") for key in self.experts.banks)]
+        whole = set(self.domains) == set(self.facts.domains)
+        return by_expert + [key for key in self.fixed if whole or key[0] == "pooled"]
+
+    def bank(self, key: Key) -> Bank:
+        """A bank as one stack."""
+        return self.fixed[key] if key in self.fixed else self.experts.stack("/".join(key))
 
     def parts(self, inputs: Sequence[Any] | Tensor) -> Parts:
         """The record of these inputs for the model's rule; labels and domains are unknown, so -1."""
         h = self.base.embed(self.read(inputs))
         unknown = torch.full((len(h),), -1)
-        parts = self.describe(h, self.chosen()[1], unknown, unknown)
-        if parts.experts < len(self.domains):  # one head for all: nobody to leave out
-            return parts
-        return parts.keep([index for index, name in enumerate(self.domains) if name not in self._left_out])
+        return self.describe(h, self.chosen()[1], unknown, unknown)
 
-    def describe(self, h: Tensor, bank: tuple[str, str], labels: Tensor, domains: Tensor) -> Parts:
-        """The record of examples given as features, for one bank."""
-        said = experts.speak(self.banks[bank], h) / self.unit  # (N, K, C)
-        if bank in self.owned and self.owners:
-            said = said * self.owners.speaks(h)[..., None]
+    def describe(self, h: Tensor, bank: Key, labels: Tensor, domains: Tensor) -> Parts:
+        """The record of examples given as features, for one bank; domains count as in `domains`."""
+        said = self._speak(bank, h) / self.facts.unit  # (N, K, C)
         with torch.no_grad():
-            logits, gates = self.base.classify(h) / self.unit, self.own_router.get(bank, self.router)(h)
-        return Parts(logits, said, gates[:, : said.shape[1]], labels, domains)
+            logits = self.base.classify(h) / self.facts.unit
+        return Parts(logits, said, self.gates(h, bank)[:, : said.shape[1]], labels, domains)
 
-    def predict(self, inputs: Sequence[Any] | Tensor) -> list[Any]:
-        """The answer to each input: the label, or the number of a regression."""
-        rule, _ = self.chosen()
-        return [self._label(int(said)) for said in judge(rule, self.parts(inputs)).predicted]
+    def _speak(self, bank: Key, h: Tensor, chosen: Tensor | None = None) -> Tensor:
+        if bank in self.fixed:
+            return speak(self.fixed[bank], h)
+        return self.experts.speak("/".join(bank), h, chosen)
+
+    def gates(self, h: Tensor, bank: Key | None = None) -> Tensor:
+        """A gate for every expert, (N, E) to (N, K): the router's, or (keys) the experts' own scores."""
+        if self.routing == "keys" or self.router is None:
+            return self.experts.scores(h)
+        lacking = [name for name in self.domains if name not in self.facts.routed]
+        if lacking:
+            raise RedxError(
+                f"The router has no gate for the expert {lacking[0]!r}, for its width is fixed; retrain it with "
+                "`redx router train RUN`, or route by the experts' own scores (--router keys)."
+            )
+        router = self.own_router.get(bank, self.router) if bank else self.router
+        with torch.no_grad():
+            return router(h)[:, [self.facts.routed.index(name) for name in self.domains]]
+
+    def predict(self, inputs: Sequence[Any] | Tensor, top: int | None = None) -> list[Any]:
+        """The answer to each input: the label, or the number of a regression; `top` asks only so many experts each."""
+        rule, bank = self.chosen()
+        if top is None or not rule.routed:
+            said = judge(rule, self.parts(inputs)).predicted
+        else:
+            said = self._sparse(self.base.embed(self.read(inputs)), rule, bank, top)
+        return [self._label(int(each)) for each in said]
+
+    def _sparse(self, h: Tensor, rule: Rule, bank: Key, top: int) -> Tensor:
+        """Answers by the first experts of each example alone; the others are not even read: (N,)."""
+        if not 1 <= top <= len(self.experts):
+            raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
+        gates = self.gates(h, bank)
+        first = gates.topk(top, -1).indices  # (N, top)
+        used = first.unique()  # columns that anybody needs
+        names = [self.domains[place] for place in used.tolist()]
+        chosen = torch.zeros_like(gates, dtype=torch.bool).scatter_(1, first, True)[:, used]
+        some = Parts(
+            self.base.classify(h) / self.facts.unit,
+            self.experts.only(names).speak("/".join(bank), h, chosen) / self.facts.unit,
+            gates[:, used].masked_fill(~chosen, SILENT),
+            *[torch.full((len(h),), -1)] * 2,
+        )
+        return answer(rule, some, rule.weights(some))
 
     def explain(self, inputs: Sequence[Any] | Tensor) -> list[dict[str, Any]]:
         """For each input: answer, its domain, the base's answer, first expert, weights, contributions and radius."""
@@ -173,8 +154,7 @@ class Model:
         parts = self.parts(inputs)
         weights, judged = rule.weights(parts), judge(rule, parts)
         base = judge(compose.rule("base"), parts).predicted
-        names = [name for name in self.domains if name not in self._left_out]
-        names = names if weights.shape[1] == len(names) else ["pooled"]
+        names = self.domains if weights.shape[1] == len(self.domains) else ("pooled",)
         told = []
         for row, said in enumerate(judged.predicted):
             column = int(said) if self.classes else 0
@@ -194,33 +174,66 @@ class Model:
         return told
 
     @contextmanager
-    def using(self, rule: str | None = None, without: Sequence[str] = ()) -> Iterator[Model]:
-        """For a while: another rule, or without some experts."""
-        strange = [name for name in without if name not in self.domains]
-        if strange:
-            raise RedxError(f"There is no expert {strange[0]!r}; choose from {', '.join(self.domains)}.")
-        before = self.rule, self._left_out
-        self.rule, self._left_out = rule or self.rule, self._left_out | set(without)
+    def using(
+        self,
+        rule: str | None = None,
+        without: Sequence[str] = (),
+        adding: Sequence[str | Path] = (),
+        router: str | None = None,
+    ) -> Iterator[Model]:
+        """For a while: another rule, without some experts, with others from their folders, or another router."""
+        if router not in (None, "router", "keys"):
+            raise RedxError(f"There is no router {router!r}; choose router (the trained one) or keys.")
+        before = self.rule, self.routing
+        self.rule, self.routing = rule or self.rule, router or self.routing
         try:
-            self.chosen()
-            yield self
+            with self.experts.changing() as library:
+                for name in without:
+                    library.remove(name)
+                for folder in adding:
+                    library.add(folder)
+                self.chosen()
+                yield self
         finally:
-            self.rule, self._left_out = before
+            self.rule, self.routing = before
 
-    def chosen(self) -> tuple[Rule, tuple[str, str]]:
+    def chosen(self) -> tuple[Rule, Key]:
         """The model's rule, and the bank that it reads."""
         name, _, bank = self.rule.partition("/")
         rule = compose.rule(name)
-        chosen = rule.form, bank or self.main.get(rule.form, "")
+        chosen = rule.form, bank or self.config.main.get(rule.form, "")
         if chosen not in self.banks:
             have = ", ".join(f"{form} bank {name}" for form, name in self.banks)
             raise RedxError(f"Rule {self.rule!r} needs a {rule.form} bank; this model has {have}.")
         return rule, chosen
 
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write the model as it stands to a folder that `redx.load` reads, with a model card."""
+        folder = Path(folder)
+        if folder.exists() and any(folder.iterdir()):
+            raise RedxError(f"{folder} is not empty; choose another folder.")
+        joint = set(self.domains) == set(self.facts.domains) and self.config.integrate
+        config = self.config.model_copy(update={"seeds": self.config.seeds[:1], "integrate": joint})
+        place = folder / f"seed-{config.seeds[0]}"
+        store.write_tensors(place / "base.safetensors", self.base.tensors())
+        for expert in self.experts:
+            expert.save(place / "experts" / expert.name)
+        if self.router is not None:
+            store.write_tensors(place / "router.safetensors", self.router.state_dict())
+        for name in ("pooled", "shared", "integration", "decomposer"):
+            if self.home is not None and (file := self.home / f"{name}.safetensors").exists():
+                store.write(place / file.name, file.read_bytes())
+        store.write_json(place / "model.json", asdict(self.facts))
+        if self.figures:
+            store.write_json(folder / "summary.json", self.figures)
+        told = card.write(config, self.classes, (expert.facts for expert in self.experts), self.figures)
+        store.write(folder / "README.md", told.encode())
+        store.write_json(folder / "config.json", config.model_dump(mode="json"))
+
     def _range(self, said: int) -> str | None:
         """The domain that an answer belongs to, where it belongs to one alone."""
-        place = self.belongs[said] if self.classes else -1
-        return self.domains[place] if place >= 0 else None
+        place = self.facts.belongs[said] if self.classes else -1
+        return self.facts.domains[place] if place >= 0 else None
 
     def _label(self, said: int) -> Any:
         return self.classes[said] if self.classes else said

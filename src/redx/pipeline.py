@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import importlib
 import json
@@ -19,19 +18,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import encoders, experts, lessons, report, stages, store
+from redx import encoders, experts, fingerprint, lessons, report, schooling, stages, store
 from redx.arithmetic import decomposers
 from redx.arithmetic.executor import Executor, Solver
+from redx.base import Base
 from redx.config import Config
 from redx.encoders import Language
 from redx.errors import RedxError
 from redx.evaluate import Banks, Row, evaluate, summarise
 from redx.findings import Study
-from redx.model import Base, Model, Owners, build
+from redx.folders import load_seed
+from redx.lessons import Shared
+from redx.model import Facts, Model
 from redx.presets import configure
 from redx.progress import progress
 from redx.records import Data, Split, answers
-from redx.routers import Router
 from redx.tasks import task
 
 log = logging.getLogger("redx")
@@ -87,8 +88,10 @@ def _threads(count: int) -> Iterator[None]:
 def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str, float]:
     """Train everything of one seed, each stage once; gives the seconds each stage took."""
     place = store.Seed(folder)
-    facts = {"domains": data.domains, "classes": data.classes, "unit": data.unit, "belongs": data.belongs()}
-    store.write_json(folder / "model.json", facts)
+    shape = tuple(data.train.inputs.shape[1:])
+    facts = Facts(data.domains, data.classes, tuple(data.belongs()), data.unit, shape, routed=data.domains)
+    if not (folder / "model.json").exists():  # a router trained anew may know other experts
+        store.write_json(folder / "model.json", dataclasses.asdict(facts))
 
     def stage(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         place.stage(name, lambda: store.write_tensors(folder / f"{name}.safetensors", make()))
@@ -99,126 +102,68 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
         splits = (data.train, data.validation, data.test)
         place.stage("reading", lambda: encoder.prepare(split.inputs for split in splits))
     base = Base.of(stage("base", lambda: stages.train_base(config, data, seed)), encoder)
+    raw = Shared.of(stage("shared", lambda: lessons.set_apart(data, config, seed).tensors()))
     if "parts" in place.done:
         return place.done
-    made: list[Split] = []
-    place.stage("features", lambda: made.extend(embed_splits(config, base, data, seed)))
-    train, anchors, check, calibration, _ = made or embed_splits(config, base, data, seed)  # from the cache
-    taught = lessons.teach(data, train, anchors, check)
+    made: list[Embedded] = []
+    place.stage("features", lambda: made.append(embed_splits(config, base, data, raw, seed)))
+    train, shared, check = made[0] if made else embed_splits(config, base, data, raw, seed)  # from the cache
 
     def experts_stage() -> None:
-        chosen = {key: bank for key, bank in config.of_form("standalone", "residual").items() if bank.of is None}
-        banks = {key: stages.train_bank(key, bank, taught, base, seed, data.unit) for key, bank in chosen.items()}
-        owned = any(bank.owned for bank in config.banks.values())
-        owners = stages.train_ownership(config.ownership, taught, calibration, base, seed) if owned else []
-        _save_experts(folder, config, data, banks, owners)
+        taught = lessons.teach(data.domains, train, shared, check)
+        mark = fingerprint.of(base, config, facts.classes, facts.shape)
+        for expert in schooling.train_experts(config, taught, base, seed, data.unit, data.classes, mark):
+            expert.save(folder / "experts" / expert.name)
 
     place.stage("experts", experts_stage)
-    stage("pooled", lambda: stages.train_pooled(config, base, train, check, seed, data.unit))
-    stage("router", lambda: stages.train_router(config, data, train, check, seed))
+    if config.of_form("pooled"):
+        stage("pooled", lambda: stages.train_pooled(config, base, train, check, seed, data.unit))
+    if config.router.shape != "keys":
+        stage("router", lambda: stages.train_router(config, data.domains, train, check, seed))
     if config.integrate:
-        stage("integration", lambda: _integrate(folder, config, data, train, seed))
+        stage("integration", lambda: _integrate(folder, config, train, seed))
     if config.decomposer != "none":
         stage("decomposer", lambda: decomposers.train(config.decomposer, seed, config.backbone).tensors())
-    place.stage("parts", lambda: _save_parts(folder, config, data))
+    place.stage("parts", lambda: save_parts(folder, load_seed(folder, config), data))
     return place.done
 
 
-def _integrate(folder: Path, config: Config, data: Data, train: Split, seed: int) -> dict[str, Tensor]:
+def _integrate(folder: Path, config: Config, train: Split, seed: int) -> dict[str, Tensor]:
     """The plain residual bank and the router after joint training; tensors by `DOMAIN.tensor` and `router.tensor`."""
-    model = _load_seed(folder, config.model_copy(update={"integrate": False}))
-    plain, training = model.banks["residual", "plain"], config.banks["residual/plain"].training
-    bank, router = stages.integrate(training, plain, model.router, model.base, train, seed)
+    model = load_seed(folder, config.model_copy(update={"integrate": False}))
+    if model.router is None:
+        raise RedxError("Stage 4 trains a router; leave out --integrate or --router keys.")
+    training = config.banks["residual/plain"].training
+    bank, router = stages.integrate(training, model.bank(("residual", "plain")), model.router, model.base, train, seed)
     tensors = {
         f"{name}.{key}": value
-        for name, file in zip(data.domains, experts.split(bank), strict=True)
+        for name, file in zip(model.domains, experts.split(bank), strict=True)
         for key, value in file.items()
     }
     return tensors | {f"router.{name}": value for name, value in router.state_dict().items()}
 
 
-def embed_splits(config: Config, base: Base, data: Data, seed: int) -> tuple[Split, Split, Split, Split, Split]:
-    """What the frozen base makes of the data: train, anchors, validation for choices and for cut-offs, test."""
-    train, validation, test = (stages.embed(config, base, split) for split in (data.train, data.validation, data.test))
-    choose, calibrate = lessons.halve(data, config.ownership.calibration, seed)
-    shared = lessons.share(data, config.base.share, seed)
-    copies = (lessons.copy(data.train.only(shared), seed, number) for number in range(config.base.copies))
-    anchors = [train.only(shared), *(stages.embed(config, base, copy) for copy in copies)]
-    return train, lessons.pool(anchors), validation.only(choose), validation.only(calibrate), test
+Embedded = tuple[Split, Shared, Split]  # train, what is shared, validation for choices: as experts read them
 
 
-def _save_experts(
-    folder: Path, config: Config, data: Data, banks: dict[str, experts.Bank], owners: list[dict[str, Tensor]]
-) -> None:
-    """One folder an expert, with its tensors of every bank and its ownership score."""
-    alone = {key: experts.split(bank) for key, bank in banks.items()}
-    alone |= {"ownership": owners} if owners else {}
-    about = {key: settings.model_dump(mode="json") for key, settings in config.banks.items() if key in banks}
-    for index, domain in enumerate(data.domains):
-        tensors = {f"{key}.{name}": value for key, split in alone.items() for name, value in split[index].items()}
-        store.write_tensors(folder / "experts" / domain / "expert.safetensors", tensors)
-        store.write_json(folder / "experts" / domain / "expert.json", {"domain": domain, "banks": about})
+def embed_splits(config: Config, base: Base, data: Data, raw: Shared, seed: int) -> Embedded:
+    """What the frozen base makes of the data."""
+    train, validation = (stages.embed(config, base, split) for split in (data.train, data.validation))
+    choose, _ = lessons.halve(data, config.ownership.calibration, seed)
+    return train, schooling.embed_shared(config, base, raw, seed), validation.only(choose)
 
 
-def _save_parts(folder: Path, config: Config, data: Data) -> None:
+def save_parts(folder: Path, model: Model, data: Data) -> None:
     """What every trained module says about the test split, once."""
-    model = _load_seed(folder, config)
-    test = stages.embed(config, model.base, data.test)
-    for form, name in model.banks:
-        parts = model.describe(test.inputs, (form, name), test.labels, test.domains)
+    for (form, name), parts in describe_test(model, data).items():
         store.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
 
 
-def _load_seed(folder: Path, config: Config) -> Model:
-    """The trained modules of one seed, as a model."""
-    facts = store.read_json(folder / "model.json")
-    domains = tuple(facts["domains"])
-    base = Base.of(store.read_tensors(folder / "base.safetensors"), encoders.build(config))
-    files = [store.read_tensors(folder / "experts" / domain / "expert.safetensors") for domain in domains]
-    pooled = store.read_tensors(folder / "pooled.safetensors")
-    banks: dict[tuple[str, str], experts.Bank] = {}
-    for key, settings in config.banks.items():
-        form, name = key.split("/")
-        bank = banks[form, name] = stages.rebuild(key, settings, [pooled] if form == "pooled" else files, base)
-        if config.average and form == "standalone":
-            mean = banks["averaged", name] = build(settings, 1, base)
-            experts.join(mean, experts.average(bank))
-    router = Router(base.width, len(domains), config.router.shape, config.router.hidden)
-    try:
-        router.load_state_dict(store.read_tensors(folder / "router.safetensors"))
-    except RuntimeError as error:
-        raise RedxError(
-            f"{folder / 'router.safetensors'} does not fit this run; delete it and repeat the run."
-        ) from error
-    own_router = {}
-    if config.integrate:
-        tensors = store.read_tensors(folder / "integration.safetensors")
-        alone = [stages.own(tensors, domain) for domain in domains]
-        banks["residual", "integrated"] = build(config.banks["residual/plain"], len(alone), base)
-        experts.join(banks["residual", "integrated"], alone)
-        own_router["residual", "integrated"] = copy.deepcopy(router)
-        own_router["residual", "integrated"].load_state_dict(stages.own(tensors, "router"))
-    owned = {key: bank for key, bank in config.banks.items() if bank.owned}
-    return Model(
-        domains=domains,
-        belongs=tuple(facts["belongs"]),
-        classes=tuple(facts["classes"]),
-        unit=facts["unit"],
-        read=task(config.task).read,
-        base=base,
-        banks=banks,
-        main=config.main,
-        router=router,
-        own_router=own_router,
-        owners=Owners.of(config.ownership, [stages.own(file, "ownership") for file in files], base) if owned else None,
-        decomposer=None if config.decomposer == "none" else lambda: _load_decomposer(folder, config),
-        owned=frozenset((form, name) for form, name in (key.split("/") for key in owned)),
-    )
-
-
-def _load_decomposer(folder: Path, config: Config) -> decomposers.Decomposer:
-    tensors = store.read_tensors(folder / "decomposer.safetensors")
-    return decomposers.restore(config.decomposer, tensors, config.backbone)
+def describe_test(model: Model, data: Data) -> Banks:
+    """The test split as every bank of a model sees it."""
+    test = stages.embed(model.config, model.base, data.test)
+    places = model.places(test.domains)
+    return {bank: model.describe(test.inputs, bank, test.labels, places) for bank in model.banks}
 
 
 def _conclude(
@@ -258,7 +203,7 @@ def _conclude(
             "seconds": {**seconds, "total": sum(seconds.values())},
             "wall_seconds": time.perf_counter() - start,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "parameters": _parameters(_load_seed(folder / f"seed-{config.seeds[0]}", config)),
+            "parameters": _parameters(load_seed(folder / f"seed-{config.seeds[0]}", config)),
         },
     }
     hashes = {
@@ -292,9 +237,12 @@ def _router_accuracy(banks: Banks) -> float:
 
 
 def _parameters(model: Model) -> dict[str, int]:
-    counted = {f"{form}/{name}": bank.parameters() for (form, name), bank in model.banks.items() if form != "averaged"}
-    modules = {"base": model.base.tensors().values(), **counted, "router": model.router.parameters()}
-    modules |= {"ownership": model.owners.scorers.parameters()} if model.owners else {}
+    counted = {"/".join(key): model.bank(key).parameters() for key in model.banks if key[0] != "averaged"}
+    modules = {"base": model.base.tensors().values(), **counted}
+    modules |= {"router": model.router.parameters()} if model.router else {}
+    if any(bank.owned for bank in model.config.banks.values()):
+        owners = (expert.owner(model.experts.ownership, model.base) for expert in model.experts)
+        modules["ownership"] = [tensor for owner in owners for tensor in owner.scorer.parameters()]
     return {name: sum(tensor.numel() for tensor in tensors) for name, tensors in modules.items()}
 
 
@@ -313,11 +261,11 @@ def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | 
 
 def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     """The composed model of a finished run: of its first seed, unless told otherwise."""
-    config, seed = _chosen_seed(Path(folder), seed)
-    return _load_seed(Path(folder) / f"seed-{seed}", config)
+    config, seed = chosen_seed(Path(folder), seed)
+    return load_seed(Path(folder) / f"seed-{seed}", config)
 
 
-def _chosen_seed(folder: Path, seed: int | None) -> tuple[Config, int]:
+def chosen_seed(folder: Path, seed: int | None) -> tuple[Config, int]:
     config = store.read_config(folder)
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:

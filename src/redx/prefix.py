@@ -41,8 +41,11 @@ class Prefix:
         pooling: Pooling,
         precision: Precision = "float32",
         device: str = "cpu",
+        longest: int | None = None,
     ) -> None:
+        """`longest`: cut texts after so many tokens, or what the model reads; without it longer ones are refused."""
         self.folder, self.pooling, self.precision, self.device = folder, pooling, precision, device
+        self.longest = longest
         self.config = _config(folder)
         depth = self.config.num_hidden_layers
         if not blocks or not all(-depth <= block <= depth for block in blocks):
@@ -69,6 +72,8 @@ class Prefix:
             "precision": self.precision,
         }
         name = f"{mark}-b{'.'.join(map(str, self.blocks))}-{self.pooling}-{self.precision}"
+        if self.longest:
+            facts["tokens"], name = self.longest, f"{name}-t{self.longest}"
         return Shelf(cache() / "features" / name, self.width, facts)
 
     @cached_property
@@ -176,9 +181,12 @@ class Prefix:
         _check(texts)
         if not texts:
             return []
-        # a tokenizer file may ask for cutting and filling up; we never do either
-        found = self.tokenizer(list(texts), truncation=False, padding=False)["input_ids"]
         limit = min(getattr(self.config, "max_position_embeddings", None) or 10**9, self.tokenizer.model_max_length)
+        # a tokenizer file may ask for cutting and filling up: we fill up never, and cut only when told to
+        cut: dict[str, Any] = {"truncation": False}
+        if self.longest:
+            cut = {"truncation": True, "max_length": min(limit, self.longest)}
+        found = self.tokenizer(list(texts), padding=False, **cut)["input_ids"]
         for text, tokens in zip(texts, found, strict=True):
             if len(tokens) > limit:
                 raise RedxError(

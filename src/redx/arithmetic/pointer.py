@@ -1,6 +1,6 @@
 """The pointer decomposer: a small network that reads words and copies operands by pointing at them.
 
-    x = E[words] + a · said again       every number is the same word: values cannot leak
+    x = E[words] + A[said again, asked] every number is the same word: values cannot leak
     x ← x + σ(conv(norm(x)))            over words, then over numbers: it sees only what is near, at any length
     P(j follows i) ∝ exp(q_i · (k_j + r_{j-i}))    over the numbers not yet used, and the stop
 
@@ -33,10 +33,10 @@ SIZE = 64
 DILATIONS = (1, 2)  # of the convolutions over words: six words to either side
 NUMBER_LAYERS = 2  # of the convolutions over numbers: two numbers to either side
 REACH = 4  # numbers further apart than this look alike
-SAMPLES = 20_000
+SAMPLES = 15_000
 DIET = ("plain", "paraphrase", "paraphrase", "story", "story", *["distractor"] * 4)  # the harder, the more
 EPOCHS = 4
-BATCH = 64
+BATCH = 32
 RATE = 3e-3  # of learning
 MIXED = 0.5  # share of sentences that are mixed from several templates
 UNHEARD = 0.1  # share of words that training makes unknown
@@ -46,8 +46,8 @@ CELLS = 2**18  # words, or pairs of numbers, that are decoded at once
 _PAD, _NUMBER, _UNKNOWN, _KNOWN = range(4)  # words: the known ones follow
 _OPERATORS = "+-"
 
-# the words by number, which of them stand in the text more than once, and where its numbers are
-Read = tuple[list[int], list[bool], list[int]]
+# the words by number, which of them are said once (0), again (1), or again where the text asks (2), and its numbers
+Read = tuple[list[int], list[int], list[int]]
 Texts = tuple[Tensor, Tensor, Tensor, Tensor]  # a batch of these, and which numbers are no padding
 Lesson = tuple[list[Token], list[int], list[int]]  # a text, the chain of its numbers, the operators of its steps
 
@@ -137,7 +137,7 @@ class Pointer:
         """
         own = self._tensors
         ids, again, spots, held = texts
-        x = F.embedding(ids, own["words"]) + again.unsqueeze(2) * own["again"]  # (B, T, D)
+        x = F.embedding(ids, own["words"]) + F.embedding(again, own["again"])  # (B, T, D)
         mask = (ids != _PAD).unsqueeze(2).float()
         *early, last = enumerate(DILATIONS)
         for layer, dilation in early:
@@ -178,14 +178,15 @@ class Pointer:
         y = F.gelu(F.linear(x, weight.T, own[f"{name}.bias"]))
         if noise is None:
             return y
-        heard = (torch.rand(y.shape, generator=noise) >= SILENT).float()
+        heard = (torch.rand((count, 1, SIZE), generator=noise) >= SILENT).float()  # alike throughout a text: cheap
         return y * heard.div_(1 - SILENT)
 
     def _look(self, found: Sequence[Token]) -> Read:
         hashes = [_NUMBER if token.value is not None else _hash(token) for token in found]
         words = [_NUMBER if each == _NUMBER else self._known.get(each, _UNKNOWN) for each in hashes]
         count = Counter(hashes)
-        again = [each != _NUMBER and count[each] > 1 for each in hashes]
+        asked = _asked(hashes, found)
+        again = [0 if each == _NUMBER or count[each] < 2 else 1 + (each in asked) for each in hashes]
         return words, again, [place for place, word in enumerate(words) if word == _NUMBER]
 
     def _loss(self, course: Course, noise: Generator) -> Tensor:
@@ -232,7 +233,7 @@ def _start(vocabulary: Tensor, draw: Generator) -> dict[str, Tensor]:
     def normal(*shape: int, scale: float) -> Tensor:
         return scale * torch.randn(*shape, generator=draw)
 
-    own = {"words": normal(_KNOWN + len(vocabulary), SIZE, scale=1.0), "again": torch.zeros(SIZE)}
+    own = {"words": normal(_KNOWN + len(vocabulary), SIZE, scale=1.0), "again": torch.zeros(3, SIZE)}
     own["near"] = torch.zeros(2 * REACH + 1, SIZE)
     layers = {f"word.{layer}": 5 for layer in range(len(DILATIONS))}
     layers |= {f"number.{layer}": 3 for layer in range(NUMBER_LAYERS)}
@@ -286,12 +287,24 @@ def _hash(token: Token) -> int:
     return crc32(token.text.encode())
 
 
+def _asked(hashes: list[int], found: Sequence[Token]) -> set[int]:
+    """The words of all sentences that ask or hold no number: what operands count is among them, distractors seldom."""
+    asked: set[int] = set()
+    start = 0
+    for place, token in enumerate(found, 1):
+        if token.text in ".?!;:" or place == len(found):
+            if token.text == "?" or _NUMBER not in hashes[start:place]:
+                asked.update(hashes[start:place])
+            start = place
+    return asked
+
+
 def _stack(batch: Sequence[Read]) -> Texts:
     """Words (B, T), which are said again (B, T), places of the numbers (B, M), which of these are real (B, M)."""
     length = max(len(ids) for ids, _, _ in batch)
     most = max(len(spots) for _, _, spots in batch)
     ids = torch.tensor([ids + [_PAD] * (length - len(ids)) for ids, _, _ in batch])
-    again = torch.tensor([again + [False] * (length - len(again)) for _, again, _ in batch])
+    again = torch.tensor([again + [0] * (length - len(again)) for _, again, _ in batch])
     places = torch.tensor([spots + [0] * (most - len(spots)) for _, _, spots in batch])
     held = torch.tensor([[True] * len(spots) + [False] * (most - len(spots)) for _, _, spots in batch])
     return ids, again, places, held

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib import resources
 
 from redx.arithmetic.program import Program, Step
@@ -19,12 +19,19 @@ from redx.arithmetic.reading import LARGEST, NUMBERS
 
 SOURCES = ("train", "held_out")
 STYLES = ("plain", "paraphrase", "story", "distractor")
+BUSY = 0.5  # share of mixed sentences with distractors that are filled with asides
+ASIDES = 0.5  # share of their parts that may get one
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _MADE_UP = re.compile(r"\{w\}")
 _CONSONANTS = "bcdfghjklmnpqrtvwz"  # no word of them means anything
 _SPACES = re.compile(r" +( |[.,;:)])")  # what an empty choice leaves behind
 _CHOICE = re.compile(r"<([^<>]*)>")
+_ASIDES = ("aside", "aside", "remark", "owner", "beside")
+_WITHIN = {  # where asides go within a part: behind a name or a noun, and no number comes next
+    "owner": re.compile(r"\{name\}(?= +[^ {])"),
+    "beside": re.compile(r"\{[ab]\} \{noun\}(?! *\{)"),
+}
 _MARK = 0xE000  # operands and distractors stand in a sentence as private characters until it is complete
 _MARKED = re.compile("[\ue000-\uf8ff]")
 _DISTRACTOR = "\uf8ff"
@@ -48,6 +55,11 @@ class Language:
 
     frames: dict[str, tuple[Frame, ...]]  # by style
     words: dict[str, tuple[str, ...]]  # by slot; names carry their pronouns: 'Anna she'
+
+    @cached_property
+    def rows(self) -> dict[str, tuple[Frame, ...]]:
+        """The frames that can be mixed."""
+        return {style: tuple(filter(_is_row, frames)) for style, frames in self.frames.items()}
 
 
 @cache
@@ -75,7 +87,8 @@ def write(
 ) -> tuple[str, list[int]]:
     """A sentence, and for every number in it which operand of the program it is; -1 for a distractor.
 
-    A mixed sentence takes its steps and its end from several templates of one style: rough grammar, endless variety.
+    A mixed sentence takes its steps and its end from several templates of one style, and asides with more distractors
+    may stand between and within them: rough grammar, endless variety.
     """
     text = _compose(program.steps, draw, words, style or draw.choice(STYLES), mixed)
     marks: list[str] = _MARKED.findall(text)
@@ -108,29 +121,55 @@ def _frame(line: str) -> Frame:
     return Frame(*(part.strip() for part in line.split("|")))
 
 
-def _compose(steps: Sequence[Step], draw: random.Random, words: Language, style: str, mixed: bool) -> str:
-    """A complete sentence with marks for its numbers."""
+def _compose(
+    steps: Sequence[Step], draw: random.Random, words: Language, style: str, mixed: bool, busy: bool = False
+) -> str:
+    """A complete sentence with marks for its numbers; a busy one holds asides."""
+    if mixed and style == "distractor" and "aside" in words.words and draw.random() < BUSY:
+        busy, mixed, style = True, draw.random() < 0.5, draw.choice(STYLES[1:])
     frame = draw.choice(words.frames[style])
     if not frame.plus:  # a distractor around another sentence
-        inner = _compose(steps, draw, words, draw.choice([other for other in STYLES if other != style]), mixed)
+        inner = _compose(steps, draw, words, draw.choice([other for other in STYLES if other != style]), mixed, busy)
         closed = inner if inner[-1] in ".?!" else f"{inner}."
         return _join(closed, _fill(frame.first, draw, words))
-    others = [other for other in words.frames[style] if other.plus and "{x}" not in other.plus + other.end]
-    mixed = mixed and frame in others
+    others = words.rows[style] if mixed and _is_row(frame) else (frame,)
+    busy = busy and _is_row(frame) and style != "plain"
+
+    def part(text: str) -> str:
+        text = _choose(text, draw, words)
+        return _put_aside(text, draw, words) if busy and draw.random() < ASIDES else text
+
     starts = frame.first.split(" ~ ")
     baked = len(starts) == 2  # the first step is part of the start
-    text = starts[baked and steps[0].operator == "-"].replace("{a}", chr(_MARK))
+    text = part(starts[baked and steps[0].operator == "-"]).replace("{a}", chr(_MARK))
     before = ""
     for place, (operator, _) in enumerate(steps, 1):
         if not (baked and place == 1):
-            source = draw.choice(others) if mixed else frame
+            source = draw.choice(others)
             repeats = frame.again and operator == before and draw.random() < 0.5
-            step = frame.again if repeats else source.plus if operator == "+" else source.minus
-            text = _join(text, _choose(step, draw, words))
+            text = _join(text, part(frame.again if repeats else source.plus if operator == "+" else source.minus))
         text = text.replace("{b}", chr(_MARK + place))
         before = operator
-    end = draw.choice(others).end if mixed else frame.end
-    return _fill(_join(text, _choose(end, draw, words)), draw, words)
+    return _fill(_join(text, part(draw.choice(others).end)), draw, words)
+
+
+def _is_row(frame: Frame) -> bool:
+    """Whether its parts stand one behind the other."""
+    return frame.plus != "" and "{x}" not in frame.plus + frame.end
+
+
+def _put_aside(part: str, draw: random.Random, words: Language) -> str:
+    """A number that does not count, where it fits: behind the text so far, before this part or within it."""
+    slot = draw.choice(_ASIDES)
+    aside = _choose(f"{{{slot}}}", draw, words)
+    mark = part[:1] if part[:1] in ".,;:" else ""
+    if slot in _WITHIN:
+        return _WITHIN[slot].sub(rf"\g<0> {aside}", part, count=1)
+    if slot == "remark":
+        return f". {aside}{part}" if mark == "." else part
+    if mark and draw.random() < 0.5:
+        return f"{aside}{part}"
+    return f"{mark} {aside}, {part[len(mark) :].strip()}".lstrip().rstrip(" ,")
 
 
 def _join(text: str, frame: str) -> str:

@@ -19,6 +19,7 @@ def about(setting: str, settings: type[Settings] = Config) -> str:
 
 Folder = Annotated[Path, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="print machine-readable output on stdout")]
+Routing = Annotated[str | None, typer.Option(help="router (the trained one) or keys (the experts' own scores)")]
 OneSeed = Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")]
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.commands import AsJson, Folder, OneSeed, print_json, show_table
+from redx.commands import AsJson, Folder, OneSeed, Routing, print_json, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def predict(
     folder: Folder,
     text: Annotated[list[str], typer.Argument(help="questions", metavar="TEXT…", show_default=False)],
     rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    router: Routing = None,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -34,7 +35,7 @@ def predict(
     name = store.read_config(folder).task
     if not task(name).text:
         raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
-    with pipeline.load(folder, seed).using(rule) as model:
+    with pipeline.load(folder, seed).using(rule, router=router) as model:
         told = [{"text": each, **facts} for each, facts in zip(text, model.explain(text), strict=True)]
         asked = model.rule
     if as_json:

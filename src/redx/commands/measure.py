@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redx.commands import AsJson, Folder, OneSeed, print_json, show_rules, show_table
+from redx.errors import RedxError
+
+if TYPE_CHECKING:
+    from redx.checkpoints import Evaluated
 
 
 def evaluate(
@@ -18,32 +22,59 @@ def evaluate(
     level: Annotated[list[float] | None, typer.Option(help="noise level in [0, 1]; repeatable")] = None,
     epsilon: Annotated[list[float] | None, typer.Option(help="share ε to certify, in [0, 1]; repeatable")] = None,
     out: Annotated[Path | None, typer.Option(help="also write the results to this JSONL file")] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="where a checkpoint's frozen blocks are", show_default="as in the run")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Evaluate a finished run again, with other rules, noise or ε; nothing is trained and the run stays as it is.
+
+    RUN may be a checkpoint file, full or slim: it is put together again, and its test split is asked anew.
 
     Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
     """
     from redx import store
     from redx.evaluate import evaluate as measure
     from redx.evaluate import summarise
+    from redx.folders import name_domains
     from redx.presets import configure
 
-    config = store.read_config(folder)
+    found = _open_checkpoint(folder, backbone)
+    config = found.config if found else store.read_config(folder)
     changes = {"noise": noise, "levels": level, "epsilons": epsilon, "seeds": config.seeds}
     wanted = configure(config.task, config.preset, **changes)
-    domains = tuple(store.read_json(folder / "summary.json")["domains"])
     sweep = {"kinds": wanted.noise, "levels": wanted.levels, "epsilons": wanted.epsilons}
     sweep |= {"rules": rule} if rule else {}
     rows, examples = [], 1
     for seed in config.seeds:
-        banks = store.read_parts(folder, seed)
+        banks = found.banks if found else store.read_parts(folder, seed)
+        domains = found.domains if found else name_domains(folder / f"seed-{seed}")
         examples = len(next(iter(banks.values())))
         rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
     if out:
         store.write(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
-    summary = {"task": config.task, "seeds": config.seeds, "rules": summarise(rows, config.main, examples)}
+    summary: dict[str, Any] = {
+        "task": config.task,
+        "seeds": config.seeds,
+        "rules": summarise(rows, config.main, examples),
+    }
+    if found:
+        summary["checkpoint"] = {"kind": found.kind, "same_answers": found.same}
     print_json(summary) if as_json else show_rules(summary, noisy=True)
+    if found and found.same and not as_json:
+        worst = min(found.same, key=lambda name: found.same[name])
+        typer.echo(f"Answers that are the run's own: {found.same[worst]:.4f} (rule {worst}, the least of all).")
+
+
+def _open_checkpoint(file: Path, backbone: str | None) -> Evaluated | None:
+    """What a checkpoint says about its test split; None for the folder of a run."""
+    if not file.is_file():
+        if backbone:
+            raise RedxError(f"--backbone goes with a checkpoint file, and {file} is none; leave it out.")
+        return None
+    from redx import checkpoints
+
+    return checkpoints.evaluate(file, backbone)
 
 
 def certify(

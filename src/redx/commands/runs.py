@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from redx.commands import AsJson, about, print_json, show_rules, show_table
-from redx.config import Ownership, Questions, Reading, Training, Trunk
+from redx.config import Base, Ownership, Questions, Reading, Table, Training, Trunk
+
+DATA = about("file", Questions).partition(",")[0] + ", or your own examples"
 
 
 def run(
@@ -20,7 +22,12 @@ def run(
     backbone: Annotated[str | None, typer.Option(help=about("backbone"))] = None,
     device: Annotated[str | None, typer.Option(help=about("device"))] = None,
     data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None,
-    data: Annotated[Path | None, typer.Option(help=about("file", Questions))] = None,
+    data: Annotated[Path | None, typer.Option(help=f"{DATA}: {about('file', Table)}")] = None,
+    text: Annotated[str | None, typer.Option(help=about("text", Table), show_default="text")] = None,
+    label: Annotated[str | None, typer.Option(help=about("label", Table), show_default="label")] = None,
+    domain: Annotated[str | None, typer.Option(help=about("domain", Table))] = None,
+    split_column: Annotated[str | None, typer.Option(help=about("split", Table))] = None,
+    clusters: Annotated[int | None, typer.Option(help=about("clusters", Table))] = None,
     total: Annotated[int | None, typer.Option(help=about("total", Questions))] = None,
     split: Annotated[str | None, typer.Option(help="disjoint or random: " + about("split", Questions))] = None,
     operators: Annotated[int | None, typer.Option(help=about("operators", Questions))] = None,
@@ -30,6 +37,8 @@ def run(
     block: Annotated[list[int] | None, typer.Option(help=about("blocks", Reading))] = None,
     pooling: Annotated[str | None, typer.Option(help=about("pooling", Reading))] = None,
     precision: Annotated[str | None, typer.Option(help=about("precision", Reading))] = None,
+    tokens: Annotated[int | None, typer.Option(help=about("tokens", Reading))] = None,
+    share: Annotated[float | None, typer.Option(help=about("share", Base))] = None,
     trunk: Annotated[str | None, typer.Option(help=about("shape", Trunk))] = None,
     depth: Annotated[int | None, typer.Option(help=about("depth", Trunk))] = None,
     train_blocks: Annotated[int | None, typer.Option(help=about("blocks", Trunk))] = None,
@@ -64,6 +73,11 @@ def run(
         device=device,
         data_dir=None if data_dir is None else str(data_dir),
         file=None if data is None else str(data),
+        text=text,
+        label=label,
+        domain=domain,
+        split_column=split_column,
+        clusters=clusters,
         total=total,
         split=split,
         operators=operators,
@@ -73,6 +87,8 @@ def run(
         blocks=block,
         pooling=pooling,
         precision=precision,
+        tokens=tokens,
+        share=share,
         trunk=trunk,
         depth=depth,
         train_blocks=train_blocks,

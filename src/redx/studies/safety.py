@@ -17,6 +17,7 @@ from redx.model import Model
 from redx.ownership import out_of_turn
 from redx.records import Data, Parts
 from redx.seeding import generator
+from redx.studies import library
 
 ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
 
@@ -25,17 +26,20 @@ def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts
     """All findings, of every seed; joint training of the first alone."""
     facts: dict[str, Any] = {"seeds": list(config.seeds)}
     tables, figures = [], []
-    if all(model.owners and ("residual", "anchored") in model.banks for model in models.values()):
+    if any(bank.owned for bank in config.banks.values()):
         curve = price(config, data, models, parts)
         silence, facts["out_of_turn"] = keep_silent(config, data, models)
         facts["price_of_safety"] = curve
         tables += [_price_table(curve), silence]
         figures.append(_price_figure(curve, _mean_of(parts, "base"), _mean_of(parts, "global")))
     tables.append(square(parts))
-    if ("residual", "plain") in models[config.seeds[0]].banks:
+    if ("residual", "plain") in models[config.seeds[0]].banks and config.router.shape != "keys":
         first = config.seeds[0]
         joint, facts["integration"] = integrate(config, data[first], models[first], parts[first], first)
         tables.append(joint)
+    if library.has_keys(config):
+        moved = library.study(config, data, models)
+        facts, tables = facts | moved.facts, [*tables, *moved.tables]
     return Study(facts, tuple(tables), tuple(figures))
 
 
@@ -98,8 +102,7 @@ def price(
 
 
 def _spoken(config: Config, data: Data, model: Model, alpha: float) -> Tensor:
-    assert model.owners is not None
-    return model.owners.speaks(stages.embed(config, model.base, data.test).inputs, alpha)
+    return model.experts.speaks(stages.embed(config, model.base, data.test).inputs, alpha)
 
 
 def _price_table(curve: dict[str, dict[str, float]]) -> Table:
@@ -153,7 +156,9 @@ def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int)
     """What stage 4 would bring, which needs all domains' data in one place; `--integrate` makes it part of a run."""
     train, test = (stages.embed(config, model.base, split) for split in (data.train, data.test))
     training = config.banks["residual/plain"].training
-    bank, router = stages.integrate(training, model.banks["residual", "plain"], model.router, model.base, train, seed)
+    assert model.router is not None
+    plain = model.bank(("residual", "plain"))
+    bank, router = stages.integrate(training, plain, model.router, model.base, train, seed)
     before = banks["residual", "plain"]
     with torch.no_grad():
         after = dataclasses.replace(before, residuals=experts.speak(bank, test.inputs), gates=router(test.inputs))

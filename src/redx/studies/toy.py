@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from redx import certify, experts, lessons, metrics, stages
+from redx.base import Base
 from redx.compose import RULES
 from redx.config import Bank, Config
 from redx.evaluate import Banks, answer, pairs
 from redx.findings import Figure, Line, Panel, Study, Table
-from redx.model import Base, Model
+from redx.lessons import Shared
+from redx.model import Model
 from redx.progress import progress
 from redx.records import Data
 from redx.tasks import toy
@@ -74,7 +76,7 @@ def bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     for seed, model in models.items():
         if ("residual", "residual") not in model.banks:
             continue
-        base, said = model.base.classify(x), experts.speak(model.banks["residual", "residual"], x)
+        base, said = model.base.classify(x), experts.speak(model.bank(("residual", "residual")), x)
         corners = base[:, None] + said  # (N, K, 1)
         low, high = certify.interval(base, corners)
         epsilon = float(said.abs().max())
@@ -139,7 +141,7 @@ def change(bank: Bank, **training: float) -> Bank:
 def mixability(form: str, settings: Bank, count: int, base: Base, seed: int) -> tuple[float, ...]:
     """Train experts and mix them: accuracy at home, of the mean, under any router; how far an expert errs."""
     data = toy.load(toy.TASKS["toy"].presets["default"], seed, count)
-    taught = lessons.teach(data, data.train, data.train, data.train)
+    taught = lessons.teach(data.domains, data.train, Shared(data.train, data.train), data.train)
     size = len(taught[0].own)
     batch = min(size, settings.training.virtual_batch)
     epochs = max(1, settings.training.epochs * batch // size)  # as many steps whatever the number of experts
@@ -167,7 +169,7 @@ TITLES = {"linear": "A: linear experts", "mlp": "B: MLP experts", "residual": "C
 
 def told(model: Model, x: Tensor) -> list[tuple[str, Tensor]]:
     """The answers of each bank's experts, by bank."""
-    return [(name, alone(form, bank, model.base, x)) for (form, name), bank in model.banks.items() if form in FORMS]
+    return [(name, alone(form, model.bank((form, name)), model.base, x)) for form, name in model.banks if form in FORMS]
 
 
 def diagonal(model: Model) -> Figure:

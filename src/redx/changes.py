@@ -1,0 +1,216 @@
+"""Experts that come and go in a run folder: added, removed, replaced, trained alone; and a router trained anew."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redx import differences, encoders, examples, fingerprint, folders, lessons, pipeline, schooling, stages, store
+from redx.base import Base
+from redx.config import Config
+from redx.differences import View
+from redx.encoders import Language
+from redx.errors import RedxError
+from redx.library import Expert, check_name
+from redx.model import Facts, Model
+from redx.records import Split
+from redx.seeding import generator
+from redx.tasks import task
+
+LEAST = 8  # examples that an expert can be trained on
+HELD = 0.1  # share of an expert's own data kept for its figures
+
+
+@contextmanager
+def changing(run: Path, seed: int | None = None) -> Iterator[tuple[Model, Path]]:
+    """The model of a seed and its folder, held for a change; what was measured is measured anew afterwards."""
+    config, seed = pipeline.chosen_seed(run, seed)
+    place = run / f"seed-{seed}"
+    with store.writing(run, config):
+        model = folders.load_seed(place, config)
+        yield model, place
+        measure(place, config, seed)
+
+
+def measure(place: Path, config: Config, seed: int) -> None:
+    """What every bank says about the test split, by the experts that are there now."""
+    model = folders.load_seed(place, config)
+    if set(model.domains) - set(model.facts.routed):
+        model.routing = "keys"  # until the router is trained anew
+    for old in (place / "parts").glob("*.safetensors"):
+        old.unlink()
+    pipeline.save_parts(place, model, task(config.task).load(config, seed))
+
+
+def put(expert: Expert, place: Path) -> Path:
+    """Write an expert into the seed's folder."""
+    folder = place / "experts" / check_name(expert.name)
+    expert.save(folder)
+    return folder
+
+
+def take_out(place: Path, name: str) -> Path:
+    """Move an expert out of the run; nothing is lost."""
+    kept, number = place / "removed" / check_name(name), 1
+    while kept.exists():
+        number += 1
+        kept = place / "removed" / f"{name} {number}"
+    try:
+        kept.parent.mkdir(exist_ok=True)
+        shutil.move(place / "experts" / name, kept)
+    except OSError as error:
+        raise RedxError(
+            f"Cannot move the expert {name!r} to {kept} ({error.strerror}); mend its permissions."
+        ) from error
+    return kept
+
+
+def add(run: Path, folder: Path, seed: int | None = None) -> Model:
+    """Add an expert to a run."""
+    with changing(run, seed) as (model, place):
+        put(model.experts[model.experts.add(folder)], place)
+    return model
+
+
+def remove(run: Path, name: str, seed: int | None = None) -> Path:
+    """Remove an expert from a run; gives where it is kept."""
+    with changing(run, seed) as (model, place):
+        model.experts.remove(name)
+        return take_out(place, name)
+
+
+def replace(run: Path, name: str, folder: Path, seed: int | None = None) -> tuple[Model, Path]:
+    """Replace an expert of a run; gives where the old one is kept."""
+    new = Expert.read(folder)
+    new = Expert(new.facts, new.tensors())  # in memory: its own folder may be the one that moves
+    with changing(run, seed) as (model, place):
+        model.experts.replace(name, new)
+        kept = take_out(place, name)
+        put(new, place)
+    return model, kept
+
+
+def diff(
+    run: Path,
+    added: Sequence[Path] = (),
+    removed: Sequence[str] = (),
+    rule: str | None = None,
+    router: str | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """What removing and adding experts would do to the test split; nothing is written."""
+    config, seed = pipeline.chosen_seed(run, seed)
+    model = folders.load_seed(run / f"seed-{seed}", config)
+    raw = task(config.task).load(config, seed).test
+    test = stages.embed(config, model.base, raw)
+    newcomers = [Expert.read(folder) for folder in added]
+    unrouted = {expert.name for expert in newcomers} | set(model.domains)
+    router = router or ("keys" if unrouted - set(model.facts.routed) else None)  # both sides by one router
+    with model.using(rule, router=router):
+        before = View.of(model, test)
+        with model.experts.changing() as library:
+            for name in set(removed) - {expert.name for expert in newcomers}:
+                library.remove(name)
+            for expert in newcomers:
+                library.replace(expert.name, expert) if expert.name in removed else library.add(expert)
+            found = differences.compare(before, View.of(model, test), model, test, config.epsilons)
+    texts = differences.words(raw, [each["row"] for each in found["examples"]]) if task(config.task).text else []
+    for each, text in zip(found["examples"], texts, strict=False):
+        each["text"] = text
+    return {"rule": model.rule if rule is None else rule, "router": router or model.routing, "seed": seed} | found
+
+
+def train_expert(
+    run: Path,
+    name: str,
+    data: Path,
+    out: Path,
+    text: str | None = None,
+    label: str | None = None,
+    dtype: str = "float32",
+    seed: int | None = None,
+) -> Expert:
+    """Train one expert alone from its own data, with the base and the shared subset of a run, and write it."""
+    check_name(name)
+    if dtype not in schooling.DTYPES:
+        raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(schooling.DTYPES)}.")
+    if (out / "expert.json").exists():
+        raise RedxError(f"There is an expert in {out} already; choose another folder with --out.")
+    config, seed = pipeline.chosen_seed(run, seed)
+    place = run / f"seed-{seed}"
+    facts = folders.read_facts(place)
+    base = Base.of(store.read_tensors(place / "base.safetensors"), encoders.build(config))
+    own = stages.embed(config, base, read(config, facts, base, data, text, label))
+    if len(own) < LEAST:
+        raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {LEAST}.")
+    shared = schooling.embed_shared(config, base, folders.read_shared(place), seed)
+    rows = torch.randperm(len(own), generator=generator(seed, "own data", name))
+    held = max(2, round(HELD * len(own)))
+    lesson = shared.lesson(name, own.only(rows[held:]), own.only(rows[:held]), facts.domains)
+    mark = fingerprint.of(base, config, facts.classes, facts.shape)
+    (made,) = schooling.train_experts(config, [lesson], base, seed, facts.unit, facts.classes, mark, dtype)
+    made.save(out)
+    return made
+
+
+def read(config: Config, facts: Facts, base: Base, file: Path, text: str | None, label: str | None) -> Split:
+    """A user's own examples of one domain, as the base reads them."""
+    if not facts.classes:
+        raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")
+    found = examples.read(file, facts.classes, None if isinstance(base.encoder, Language) else facts.shape, text, label)
+    if isinstance(base.encoder, Language):
+        base.encoder.prepare([found.inputs])
+    return found
+
+
+def retrain_router(
+    run: Path,
+    more: Mapping[str, Path],
+    text: str | None = None,
+    label: str | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Train the router of a run for the experts it has now; data that the run does not have come from files."""
+    config, seed = pipeline.chosen_seed(run, seed)
+    if config.router.shape == "keys":
+        raise RedxError(f"{run} routes by the experts' own scores (keys): there is no router to train.")
+    place = run / f"seed-{seed}"
+    with store.writing(run, config):
+        model = folders.load_seed(place, config)
+        data = task(config.task).load(config, seed)
+        if strange := sorted(set(more) - set(model.domains)):
+            raise RedxError(f"There is no expert {strange[0]!r}; choose from {', '.join(model.domains)}.")
+        if lacking := [name for name in model.domains if name not in data.domains and name not in more]:
+            raise RedxError(
+                f"{run} has no data of {lacking[0]!r} to train a router with; "
+                f"give it with --domain {lacking[0]} --data FILE."
+            )
+        choose, _ = lessons.halve(data, config.ownership.calibration, seed)
+        raw = {"train": data.train, "check": data.validation.only(choose)}
+        splits = {part: _of_experts(model, stages.embed(config, model.base, split)) for part, split in raw.items()}
+        for name, file in more.items():
+            found = stages.embed(config, model.base, read(config, model.facts, model.base, file, text, label))
+            index = torch.full((len(found),), model.domains.index(name))
+            held = max(1, round(HELD * len(found)))
+            for part, rows in (("check", slice(0, held)), ("train", slice(held, None))):
+                some = Split(found.inputs[rows], found.labels[rows], index[rows])
+                splits[part] = lessons.pool([splits[part], some])
+        tensors = stages.train_router(config, model.domains, splits["train"], splits["check"], seed)
+        store.write_tensors(place / "router.safetensors", tensors)
+        facts = dataclasses.replace(model.facts, routed=model.domains)
+        store.write_json(place / "model.json", dataclasses.asdict(facts))
+        measure(place, config, seed)
+    return {"experts": list(model.domains), "examples": len(splits["train"])}
+
+
+def _of_experts(model: Model, split: Split) -> Split:
+    """The examples whose domain has an expert, with domains counted as the experts are."""
+    places = model.places(split.domains)
+    rows = (places < len(model.experts)).nonzero()[:, 0]
+    return Split(split.inputs[rows], split.labels[rows], places[rows])

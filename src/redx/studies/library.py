@@ -1,0 +1,158 @@
+"""What becomes of a model as experts come and go: added one by one, left out, trained later; and who routes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redx import compose, lessons, noise, schooling, stages
+from redx.config import Config
+from redx.evaluate import answer, weigh
+from redx.findings import Study, Table
+from redx.library import Library
+from redx.model import Model
+from redx.records import Data, Parts, Split
+from redx.seeding import generator
+
+NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permute", 1.0))
+RED = compose.rule("red")
+
+
+def study(config: Config, data: dict[int, Data], models: dict[int, Model]) -> Study:
+    """The open-set router beside the trained one; experts that come one by one; experts that are trained later."""
+    tests = {seed: stages.embed(config, models[seed].base, data[seed].test) for seed in config.seeds}
+    first = config.seeds[0]
+    facts: dict[str, Any] = {}
+    tables = []
+    if config.router.shape != "keys":
+        table, facts["routers"] = compare(models, tests)
+        tables.append(table)
+    table, facts["one_by_one"] = grow(models, tests)
+    tables.append(table)
+    if config.study == "full":
+        table, facts["later"] = train_later(config, data[first], models[first], tests[first], first)
+        tables.append(table)
+    return Study({"library": facts}, tuple(tables))
+
+
+def see(model: Model, test: Split, router: str = "keys") -> Parts:
+    """The test split for the main residual bank, by one of the routers."""
+    with model.using("red", router=router):
+        return model.describe(test.inputs, model.chosen()[1], test.labels, model.places(test.domains))
+
+
+def accuracy(parts: Parts, weights: Tensor | None = None) -> float:
+    said = answer(RED, parts, RED.weights(parts) if weights is None else weights)
+    return float((said == parts.labels).double().mean())
+
+
+def compare(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, dict[str, Any]]:
+    """The trained router and the experts' own scores, clean and under noise: means over the seeds."""
+    found: dict[str, dict[str, float]] = {}
+    for name, router in {"trained router": "router", "keys": "keys"}.items():
+        figures: dict[str, list[float]] = {}
+        for seed, model in models.items():
+            parts = see(model, tests[seed], router)
+            figures.setdefault("clean", []).append(accuracy(parts))
+            figures.setdefault("first choice", []).append(
+                float((parts.gates.argmax(-1) == parts.domains).double().mean())
+            )
+            for kind, level in NOISES:
+                noisy = weigh(RED, parts, noise.kind(kind), level, generator(seed, "noise", kind, level))
+                figures.setdefault(f"{kind} {level:g}", []).append(accuracy(parts, noisy))
+        found[name] = {figure: sum(values) / len(values) for figure, values in figures.items()}
+    columns = ("router", *next(iter(found.values())))
+    note = (
+        "Rule `red`, main bank, means over the seeds. `keys` is a softmax over the experts' own ownership scores: "
+        "nothing is trained on pooled data, and experts come and go without retraining."
+    )
+    rows = tuple((name, *figures.values()) for name, figures in found.items())
+    return Table("The open-set router", columns, rows, note), found
+
+
+def grow(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, dict[str, Any]]:
+    """Experts added one after the other to an empty library, in several orders."""
+    rows, facts = [], {}
+    for seed, model in models.items():
+        names = list(model.domains)
+        shuffled = [names[place] for place in torch.randperm(len(names), generator=generator(seed, "order")).tolist()]
+        ends, costs = [], []
+        for order in (names, names[::-1], shuffled):
+            curve, end = _add(model, tests[seed], order)
+            ends.append(end)
+            costs.append(max(before - after for before, after in itertools.pairwise(curve)))
+            if order is names:
+                rows.append((str(seed), *curve))
+        same = all(torch.equal(ends[0], end) for end in ends[1:])
+        facts[str(seed)] = {"accuracy": list(rows[-1][1:]), "largest_cost": max(costs), "same_end": same}
+    counts = range(len(rows[0]) - 1)
+    worst = max(found["largest_cost"] for found in facts.values())
+    same = all(found["same_end"] for found in facts.values())
+    note = (
+        f"Rule `red` with `keys`. In three orders a seed, the step that cost most took {max(worst, 0):.4f}; the "
+        f"outputs at the end {'do not depend on the order, bit for bit' if same else 'DEPEND on the order'}."
+    )
+    columns = ("seed", *(f"{count} experts" if count else "base" for count in counts))
+    return Table("Experts added one by one", columns, tuple(rows), note), facts
+
+
+def _add(model: Model, test: Split, order: Sequence[str]) -> tuple[list[float], Tensor]:
+    """Accuracy after every expert, from none on, and the scores at the end."""
+    whole = model.experts
+    library = Library({}, whole.base, whole.banks, whole.ownership, lambda: whole.fingerprint)
+    growing = dataclasses.replace(model, experts=library)
+    curve, parts = [], see(growing, test)
+    curve.append(accuracy(parts))
+    for name in order:
+        library.add(whole[name])
+        parts = see(growing, test)
+        curve.append(accuracy(parts))
+    return curve, compose.mix(RED, parts, RED.weights(parts))
+
+
+def train_later(config: Config, data: Data, model: Model, test: Split, seed: int) -> tuple[Table, dict[str, Any]]:
+    """Every expert in turn left out, trained alone later, and added back: accuracy before, without and after."""
+    raw = lessons.set_apart(data, config, seed)
+    train, shared = stages.embed(config, model.base, data.train), schooling.embed_shared(config, model.base, raw, seed)
+    choose, _ = lessons.halve(data, config.ownership.calibration, seed)
+    check = stages.embed(config, model.base, data.validation).only(choose)
+    needed, model = _narrow(config, model)
+    rows, facts = [], {}
+    before = see(model, test)
+    for lesson in lessons.teach(data.domains, train, shared, check):
+        mine = before.domains == model.domains.index(lesson.name)
+        with model.experts.changing() as library:
+            old = library.remove(lesson.name)
+            without = see(model, test)
+            (new,) = schooling.train_experts(
+                needed, [lesson], model.base, seed, data.unit, data.classes, library.fingerprint
+            )
+            library.add(new)
+            after = see(model, test)
+        figures = [accuracy(parts) for parts in (before, without, after)]
+        own = [accuracy(parts.only(mine.nonzero()[:, 0])) for parts in (before, without, after)]
+        same = torch.equal(before.residuals, after.residuals) and old is not new
+        rows.append((lesson.name, *figures, *own, "yes" if same else "no"))
+        facts[lesson.name] = {"before": figures[0], "without": figures[1], "after": figures[2], "same_bits": same}
+    columns = ("expert", "before", "without", "after", "own: before", "own: without", "own: after", "same bits")
+    note = "First seed, rule `red` with `keys`; the expert that is trained later knows the base and the shared subset."
+    return Table("Left out, trained later, added back", columns, tuple(rows), note), facts
+
+
+def _narrow(config: Config, model: Model) -> tuple[Config, Model]:
+    """Settings and model with the main residual bank alone: what `red` needs of an expert."""
+    key, whole = f"residual/{config.main['residual']}", model.experts
+    banks = {name: config.banks[name] for name in dict.fromkeys((config.banks[key].of or key, key))}
+    experts = {name: whole[name] for name in whole.names}
+    library = Library(experts, whole.base, banks, whole.ownership, lambda: whole.fingerprint)
+    return config.model_copy(update={"banks": banks}), dataclasses.replace(model, experts=library, fixed={})
+
+
+def has_keys(config: Config) -> bool:
+    """Whether the experts of a run bring ownership scores and corrections."""
+    return any(bank.owned and key == f"residual/{config.main.get('residual')}" for key, bank in config.banks.items())
