@@ -312,7 +312,7 @@ def test_bad_own_data_is_refused_by_line(run: Path, tmp_path: Path, capsys: pyte
     assert "no class of this model" in said
     data.write_text('{"question": "What is 3 plus 4?", "answer": 7}\n')
     assert "at least 8" in refused(capsys, *words)
-    assert "no 'b'" in refused(capsys, *words, "--text", "b")
+    assert "no column 'b'" in refused(capsys, *words, "--text", "b")
     assert not (Path("trained") / "x").exists()
     assert "cannot be called" in refused(capsys, "experts", "train", run, "--domain", "../x", "--data", data)
     assert "cannot be kept as 'int8'" in refused(capsys, *words, "--dtype", "int8")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redx.compose import RULES as RULES
     from redx.errors import RedxError as RedxError
+    from redx.estimator import RedClassifier as RedClassifier
     from redx.evaluate import judge as judge
     from redx.model import Model as Model
     from redx.noise import KINDS as KINDS
@@ -20,6 +21,7 @@ __version__ = "0.1.0"
 _HOME = {
     "RULES": "compose",
     "RedxError": "errors",
+    "RedClassifier": "estimator",
     "judge": "evaluate",
     "Model": "model",
     "KINDS": "noise",
@@ -28,7 +30,7 @@ _HOME = {
     "run": "pipeline",
     "Parts": "records",
 }
-__all__ = ["KINDS", "RULES", "Model", "Parts", "RedxError", "Run", "judge", "load", "run"]
+__all__ = ["KINDS", "RULES", "Model", "Parts", "RedClassifier", "RedxError", "Run", "judge", "load", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -63,7 +63,14 @@ class Language(nn.Module):
 
     def __init__(self, prefix: Prefix | None, trunk: trunks.Mlp | trunks.Sum | trunks.Blocks | Given) -> None:
         super().__init__()
-        self.prefix, self.trunk = prefix, trunk
+        self.frozen, self.trunk = prefix, trunk
+
+    @property
+    def prefix(self) -> Prefix:
+        """The frozen part."""
+        if self.frozen is None:
+            raise RedxError("Features have no language model before them; ask for texts with the task 'jsonl'.")
+        return self.frozen
 
     @property
     def width(self) -> int:
@@ -73,16 +80,16 @@ class Language(nn.Module):
     @property
     def mark(self) -> str:
         """A name for what the frozen part computes."""
-        return self.prefix.shelf.folder.name if self.prefix else GIVEN
+        return self.frozen.shelf.folder.name if self.frozen else GIVEN
 
     def prepare(self, inputs: Iterable[Tensor]) -> None:
         """Send every distinct text through the frozen part, once and for all."""
-        if self.prefix:
-            self.prefix.prepare(list(dict.fromkeys(text for some in inputs for text in texts.unpack(some))))
+        if self.frozen:
+            self.frozen.prepare(list(dict.fromkeys(text for some in inputs for text in texts.unpack(some))))
 
     def read(self, inputs: Tensor) -> Tensor:
         """What the frozen part makes of texts: (N, E), or (N, T, E) by token."""
-        return self.prefix.read(texts.unpack(inputs)) if self.prefix else inputs
+        return self.frozen.read(texts.unpack(inputs)) if self.frozen else inputs
 
     def forward(self, x: Tensor) -> Tensor:
         return self.trunk(self.read(x) if x.dtype == torch.uint8 else x)

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from redx import compose, experts, fingerprint, lessons, pretrained, schooling, stages, trunks
+from redx import clusters, compose, experts, fingerprint, lessons, pretrained, schooling, stages, trunks
 from redx.base import Base, build
 from redx.config import Bank, Config, Ownership, Router, Training, Trunk
 from redx.config import Base as Learning
@@ -32,8 +32,6 @@ from redx.seeding import generator
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
-    from sklearn.cluster import KMeans
-    from sklearn.exceptions import ConvergenceWarning
     from sklearn.utils import Tags, check_random_state
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
@@ -49,6 +47,7 @@ EPOCHS = 10  # at least, unless told
 LR = 5e-3  # of AdamW: few steps, small networks
 LIMIT = 10.0  # standard deviations: a feature that hardly moved in the shared subset may leap elsewhere
 ROWS = 8192  # examples that are asked about at once
+CLUSTER = 10  # examples of a cluster at least, where there are enough
 NUDGE = 1e-4  # cut-offs lie this much above their score, so that rounding cannot carry an example across
 CHOICES = {
     "rule": tuple(compose.RULES),
@@ -182,7 +181,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if domains is None:
             held = draw_part(labels, part, 0, draw)
             places = cluster(raw, ~held, labels, self.n_domains, seed)
-            return held, places, tuple(f"cluster {place}" for place in range(places.max() + 1))
+            return held, places, tuple(f"cluster-{place + 1}" for place in range(places.max() + 1))
         check_consistent_length(raw, domains)
         names, places = np.unique([str(name) for name in column_or_1d(domains)], return_inverse=True)
         if len(names) < 2:
@@ -359,7 +358,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         self._check_choices()
         for name in ("alpha", "share", "held_out"):
             value, most = getattr(self, name), "at most 1" if name != "held_out" else "below 1"
-            if not isinstance(value, Real) or not 0 < value <= 1 or (name == "held_out" and value == 1):
+            if not isinstance(value, Real) or not 0 < float(value) <= 1 or (name == "held_out" and value == 1):
                 raise Refused(f"{name}={value!r} is no share above 0 and {most}; choose one such as 0.1.")
         for name, least in {"n_domains": 2, "hidden": 1, "rank": 1, "epochs": 1}.items():
             value = getattr(self, name)
@@ -381,9 +380,10 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     def _take(self, X: Any, y: Any = None, reset: bool = False) -> tuple[np.ndarray, Any]:
         """Examples as features in double precision, (N, F), and labels, checked as scikit-learn does."""
         if self.backbone is None:
+            check: Any = validate_data  # its hints say less than it takes
             if y is None and not reset:
-                return validate_data(self, X, dtype=np.float64, reset=False), None
-            return validate_data(self, X, y, dtype=np.float64, reset=reset)
+                return check(self, X, dtype=np.float64, reset=False), None
+            return check(self, X, y, dtype=np.float64, reset=reset)
         texts = [] if isinstance(X, str) else [text for text in X if isinstance(text, str)]
         if isinstance(X, str) or not texts or len(texts) < len(X):
             raise Refused("With a backbone, X is a sequence of texts, such as ['What is 37 plus 12?']; give such.")
@@ -433,7 +433,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         for bank in fixed.values():
             bank.double()
         self.model_ = Model(
-            facts=Facts(domains, self._names, (-1,) * len(self._names)),
+            facts=Facts(domains, self._names, (-1,) * len(self._names), routed=domains if router else ()),
             config=config,
             read=self._read,
             base=sharp,
@@ -450,7 +450,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     # --- pickling: arrays and plain settings, from which the model is composed again
 
     def __getstate__(self) -> dict[str, Any]:
-        state = dict(super().__getstate__())
+        state: dict[str, Any] = dict(cast(Any, super().__getstate__()))
         if "model_" in state:
             made = [(expert.facts, _arrays(expert.tensors())) for expert in state.pop("model_").experts]
             state |= {
@@ -491,15 +491,19 @@ def draw_part(cells: np.ndarray, part: float, least: int, draw: torch.Generator)
 
 
 def cluster(raw: np.ndarray, seen: np.ndarray, labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Domains for data without any: clusters of what is not held out; where all is alike, the classes."""
+    """Domains for data without any: clusters of what is not held out; where all is alike, the classes.
+
+    What is held out joins the nearest cluster, as new examples would, so that cut-offs keep their promise.
+    """
     spread = raw[seen].std(0)
-    x = ((raw - raw[seen].mean(0)) / np.where(spread > 0, spread, 1.0)).clip(-LIMIT, LIMIT)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct points than clusters: fewer domains
-        means = KMeans(min(count, int(seen.sum())), n_init=4, random_state=seed).fit(x[seen])
-    places = means.predict(x)
-    known, places = np.unique(places, return_inverse=True)
-    return places if len(known) > 1 else labels
+    x = torch.from_numpy(((raw - raw[seen].mean(0)) / np.where(spread > 0, spread, 1.0)).clip(-LIMIT, LIMIT))
+    known = x[torch.from_numpy(seen)]
+    least = max(1, min(CLUSTER, len(known) // (2 * count)))
+    found = clusters.find(known, min(count, len(known) // least), least, generator(seed, "clusters"))
+    centres = torch.stack([known[found == place].mean(0) for place in range(int(found.max()) + 1)])
+    places = torch.cdist(x, centres).argmin(1)
+    places[torch.from_numpy(seen)] = found
+    return places.numpy() if len(centres) > 1 else labels
 
 
 def apart(places: np.ndarray, labels: np.ndarray) -> bool:

@@ -20,7 +20,7 @@ SHOWN = 16  # features of each probe that are kept
 def of(base: Base, config: Config, classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
     """Base weights, backbone, tokenizer, feature settings, classes, and the features of a fixed probe batch."""
     found: dict[str, Any] = {"base weights": features.fingerprint(base.tensors())}
-    if isinstance(base.encoder, Language):
+    if isinstance(base.encoder, Language) and base.encoder.frozen:
         folder = pretrained.folder(config.backbone)
         tokenizer = [path for path in sorted(folder.iterdir()) if path.name.startswith(("tokenizer.json", "vocab."))]
         words = b"".join(path.read_bytes() for path in tokenizer)

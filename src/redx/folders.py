@@ -44,7 +44,8 @@ def read_facts(folder: Path) -> Facts:
     found = store.read_json(folder / "model.json")
     try:
         unit = float(found.pop("unit"))
-        return Facts(unit=unit, **{name: tuple(value) for name, value in found.items()})
+        lists = {"routed": found["domains"], **found}
+        return Facts(unit=unit, **{name: tuple(value) for name, value in lists.items()})
     except (TypeError, KeyError, AttributeError) as error:
         raise RedxError(f"{folder / 'model.json'} does not describe a model; repeat the run that made it.") from error
 

@@ -58,7 +58,7 @@ class Model:
     def __post_init__(self) -> None:
         if self.router is None:
             self.routing = "keys"
-        if compose.rule(self.rule).form not in {form for form, _ in self.banks}:
+        if compose.rule(self.rule.split("/")[0]).form not in {form for form, _ in self.banks}:
             self.rule = "moe"
 
     @property

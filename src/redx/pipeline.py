@@ -131,8 +131,7 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
 def _integrate(folder: Path, config: Config, train: Split, seed: int) -> dict[str, Tensor]:
     """The plain residual bank and the router after joint training; tensors by `DOMAIN.tensor` and `router.tensor`."""
     model = load_seed(folder, config.model_copy(update={"integrate": False}))
-    if model.router is None:
-        raise RedxError("Stage 4 trains a router; leave out --integrate or --router keys.")
+    assert model.router is not None  # `configure` refuses stage 4 without one
     training = config.banks["residual/plain"].training
     bank, router = stages.integrate(training, model.bank(("residual", "plain")), model.router, model.base, train, seed)
     tensors = {

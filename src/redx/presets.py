@@ -60,6 +60,11 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
     if wanted.get("integrate") and "residual/plain" not in settings["banks"]:
         raise RedxError("Stage 4 trains the bank residual/plain, which this run lacks; leave out --integrate.")
+    if settings["router"]["shape"] == "keys":
+        if not any(bank["owned"] for bank in settings["banks"].values()):
+            raise RedxError("The router `keys` reads ownership scores, which the experts of this run lack; choose mlp.")
+        if wanted.get("integrate", settings["integrate"]):
+            raise RedxError("Stage 4 trains a router, and `keys` has nothing to train; leave out --integrate.")
     return settings | wanted
 
 
@@ -69,6 +74,7 @@ PLACES = {  # section of the settings to the short names of what stands in it
     "reading": {name: name for name in ("blocks", "pooling", "precision", "tokens")},
     "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
     "base": {"share": "share"},
+    "router": {"router": "shape"},
 }
 RUNS = {
     "red": ("residual", "pooled"),

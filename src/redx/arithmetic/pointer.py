@@ -33,7 +33,7 @@ SIZE = 64
 DILATIONS = (1, 2)  # of the convolutions over words: six words to either side
 NUMBER_LAYERS = 2  # of the convolutions over numbers: two numbers to either side
 REACH = 4  # numbers further apart than this look alike
-SAMPLES = 15_000
+SAMPLES = 14_000
 DIET = ("plain", "paraphrase", "paraphrase", "story", "story", *["distractor"] * 4)  # the harder, the more
 EPOCHS = 4
 BATCH = 32
@@ -219,7 +219,7 @@ class Pointer:
             if bool((there == stop).all()):
                 break
             used[lanes, there] |= there != stop
-            follows[there == stop, :, :stop] = -torch.inf  # who has stopped stays so
+            used[:, :stop] |= (there == stop).unsqueeze(1)  # who has stopped stays so
             here = torch.where(there == stop, here, there + 1)
         chains = torch.stack(path, 1).tolist()  # (B, turns)
         return [

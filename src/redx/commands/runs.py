@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from redx.commands import AsJson, about, print_json, show_rules, show_table
-from redx.config import Base, Ownership, Questions, Reading, Table, Training, Trunk
+from redx.config import Base, Ownership, Questions, Reading, Router, Table, Training, Trunk
 
 DATA = about("file", Questions).partition(",")[0] + ", or your own examples"
 
@@ -44,6 +44,7 @@ def run(
     train_blocks: Annotated[int | None, typer.Option(help=about("blocks", Trunk))] = None,
     limit: Annotated[int | None, typer.Option(help=about("limit"))] = None,
     alpha: Annotated[float | None, typer.Option(help=about("alpha", Ownership))] = None,
+    router: Annotated[str | None, typer.Option(help=about("shape", Router))] = None,
     batch_size: Annotated[int | None, typer.Option(help=about("batch", Training))] = None,
     virtual_batch_size: Annotated[int | None, typer.Option(help=about("virtual_batch", Training))] = None,
     max_epochs_base: Annotated[int | None, typer.Option(help=about("epochs", Training))] = None,
@@ -94,6 +95,7 @@ def run(
         train_blocks=train_blocks,
         limit=limit,
         alpha=alpha,
+        router=router,
         batch=batch_size,
         virtual_batch=virtual_batch_size,
         epochs={stage: count for stage, count in epochs.items() if count is not None},

@@ -23,7 +23,7 @@ NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permut
 RED = compose.rule("red")
 
 
-def study(config: Config, data: dict[int, Data], models: dict[int, Model]) -> Study:
+def study(config: Config, data: dict[int, Data], models: dict[int, Model], train: bool = True) -> Study:
     """The open-set router beside the trained one; experts that come one by one; experts that are trained later."""
     tests = {seed: stages.embed(config, models[seed].base, data[seed].test) for seed in config.seeds}
     first = config.seeds[0]
@@ -34,7 +34,7 @@ def study(config: Config, data: dict[int, Data], models: dict[int, Model]) -> St
         tables.append(table)
     table, facts["one_by_one"] = grow(models, tests)
     tables.append(table)
-    if config.study == "full":
+    if train and config.study == "full":
         table, facts["later"] = train_later(config, data[first], models[first], tests[first], first)
         tables.append(table)
     return Study({"library": facts}, tuple(tables))

@@ -22,8 +22,10 @@ from redx.studies import library
 ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
 
 
-def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
-    """All findings, of every seed; joint training of the first alone."""
+def study(
+    config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks], train: bool = True
+) -> Study:
+    """All findings, of every seed; those that `train` something, of the first alone."""
     facts: dict[str, Any] = {"seeds": list(config.seeds)}
     tables, figures = [], []
     if any(bank.owned for bank in config.banks.values()):
@@ -33,12 +35,12 @@ def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts
         tables += [_price_table(curve), silence]
         figures.append(_price_figure(curve, _mean_of(parts, "base"), _mean_of(parts, "global")))
     tables.append(square(parts))
-    if ("residual", "plain") in models[config.seeds[0]].banks and config.router.shape != "keys":
+    if train and ("residual", "plain") in models[config.seeds[0]].banks and config.router.shape != "keys":
         first = config.seeds[0]
         joint, facts["integration"] = integrate(config, data[first], models[first], parts[first], first)
         tables.append(joint)
     if library.has_keys(config):
-        moved = library.study(config, data, models)
+        moved = library.study(config, data, models, train)
         facts, tables = facts | moved.facts, [*tables, *moved.tables]
     return Study(facts, tuple(tables), tuple(figures))
 

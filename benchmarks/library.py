@@ -1,0 +1,131 @@
+"""What a library of experts costs: changes in a loaded model, and a thousand experts beside five.
+
+    python benchmarks/library.py runs/mnist
+
+Times are given beside each other, from one run of this script; the thousand experts have random weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import resource
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+import redx
+from redx import experts
+from redx.base import build
+from redx.library import Expert, Library
+from redx.model import Model
+from redx.routers import Router
+from redx.seeding import generator
+
+BATCH, TOP = 64, 2
+
+
+def main() -> None:
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path)
+    model = redx.load(parser.parse_args().run)
+    shape = (BATCH, *model.facts.shape)
+    inputs = (255 * torch.rand(shape, generator=generator(0, "inputs"))).to(torch.uint8)
+    model.predict(inputs)
+    changes(model)
+    print(f"\nA batch of {BATCH}, the first {TOP} experts of each example:")
+    print(
+        f"{'experts':>8}  {'load':>9}  {'first batch':>12}  {'a batch':>9}  {'ask all':>9}  {'read':>5}  {'memory':>10}"
+    )
+    for count in (5, 100, 1000):
+        many(model, inputs, count)
+
+
+def changes(model: Model) -> None:
+    """Milliseconds of a change, and whether anything else moved."""
+    name = model.domains[0]
+    began = time.perf_counter()
+    model.experts.fingerprint  # noqa: B018 - worked out once
+    print(f"fingerprint of the base, once a model: {1e3 * (time.perf_counter() - began):.2f} ms")
+    folder = (model.home or Path()) / "experts" / name
+    kept = model.experts[name]
+    others = {id(model.experts[other]) for other in model.domains if other != name}
+    steps: dict[str, Callable[[], object]] = {
+        "remove": lambda: model.experts.remove(name),
+        "add (in memory)": lambda: model.experts.add(kept),
+        "replace (in memory)": lambda: model.experts.replace(name, kept),
+        "replace (from its folder)": lambda: model.experts.replace(name, folder),
+    }
+    times: dict[str, list[float]] = {step: [] for step in steps}
+    for _ in range(50):
+        for step, do in steps.items():
+            began = time.perf_counter()
+            do()
+            times[step].append(1e3 * (time.perf_counter() - began))
+    for step, found in times.items():
+        print(f"{step:26} median {statistics.median(found):7.3f} ms, slowest {max(found):7.3f} ms")
+    assert others == {id(model.experts[other]) for other in model.domains if other != name}, "another expert moved"
+
+
+def many(model: Model, inputs: torch.Tensor, count: int) -> None:
+    """A library of random experts on disk, loaded lazily and asked sparsely."""
+    key = _key(model)
+    settings = model.config.banks[key]
+    with tempfile.TemporaryDirectory() as scratch:
+        names = [f"expert {number}" for number in range(count)]
+        for name in names:
+            bank = build(settings, 1, model.base)
+            experts.initialise(bank, [generator(0, name)])
+            tensors = {f"{key}.{part}": value for part, value in experts.split(bank)[0].items()}
+            Expert({"domain": name, "banks": {key: settings.model_dump(mode="json")}}, tensors).save(
+                Path(scratch, name)
+            )
+        before = _memory()
+        began = time.perf_counter()
+        found = {name: Expert.at(Path(scratch, name)) for name in names}
+        library = Library(found, model.base, {key: settings}, model.experts.ownership)
+        router = Router(model.base.width, count)
+        router.standardise(model.base.embed(model.read(inputs)))
+        torch.nn.init.normal_(router.layers[-1].weight, generator=generator(0, "router"))  # pyright: ignore[reportArgumentType]
+        facts = dataclasses.replace(model.facts, routed=library.names)
+        sparse = dataclasses.replace(
+            model, experts=library, router=router, facts=facts, fixed={}, own_router={}, rule=f"red/{key.split('/')[1]}"
+        )
+        loaded = time.perf_counter() - began
+        began = time.perf_counter()
+        sparse.predict(inputs, top=TOP)
+        first = time.perf_counter() - began
+        read, memory = sum(expert.loaded for expert in library), _memory() - before
+        batch = _median(lambda: sparse.predict(inputs, top=TOP))
+        everybody = _median(lambda: sparse.predict(inputs), 3)
+        row = [f"{1e3 * each:7.2f} ms" for each in (loaded, first, batch, everybody)]
+        print(f"{count:>8}  {row[0]:>9}  {row[1]:>12}  {row[2]:>9}  {row[3]:>9}  {read:>5}  {memory:>7.1f} MB")
+
+
+def _key(model: Model) -> str:
+    main = f"residual/{model.config.main['residual']}"
+    return model.config.banks[main].of or main
+
+
+def _median(do: Callable[[], object], times: int = 20) -> float:
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        do()
+        found.append(time.perf_counter() - began)
+    return statistics.median(found)
+
+
+def _memory() -> float:
+    """Resident memory now, in MB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""The scikit-learn face: all of scikit-learn's own checks, and what only this classifier promises."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_iris, make_blobs
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import redx
+from redx import RedClassifier, RedxError, certify, compose, evaluate
+
+QUICK: dict[str, Any] = {"epochs": 40, "hidden": 16, "rank": 4, "random_state": 0}
+
+
+def draw_blobs(*size: int, **settings: Any) -> tuple[np.ndarray, np.ndarray]:
+    found: Any = make_blobs(*size, **settings)
+    return found[0], found[1]
+
+
+@pytest.fixture(autouse=True)
+def _calm() -> Any:
+    """Small data often cannot support the promise of every expert; one test looks at that warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Nobody can promise")
+        yield
+
+
+@parametrize_with_checks([RedClassifier()])
+def test_scikit_learn_has_nothing_to_complain_about(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.fixture(scope="module")
+def blobs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Six classes in three domains, overlapping a little."""
+    X, y = draw_blobs(360, centers=6, n_features=5, cluster_std=3.0, random_state=1)
+    return X, np.array(list("abcdef"))[y], np.array(["north", "east", "south"])[y // 2]
+
+
+@pytest.fixture(scope="module")
+def fitted(blobs: tuple[np.ndarray, ...]) -> RedClassifier:
+    X, y, domains = blobs
+    return RedClassifier(**QUICK).fit(X, y, domains=domains)
+
+
+def copied(classifier: RedClassifier) -> RedClassifier:
+    """One that a test may change."""
+    return copy.deepcopy(classifier)
+
+
+def test_in_a_pipeline_a_search_and_cross_validation() -> None:
+    X, y = load_iris(return_X_y=True)
+    pipe = make_pipeline(StandardScaler(), RedClassifier(**QUICK))
+    assert pipe.fit(X, y).score(X, y) > 0.85
+    search = GridSearchCV(pipe, {"redclassifier__rule": ["red", "base"], "redclassifier__share": [0.3]}, cv=2)
+    assert search.fit(X, y).best_score_ > 0.7
+    assert search.predict_proba(X).shape == (150, 3)
+
+
+def test_cross_validation_deals_out_the_domains(blobs: tuple[np.ndarray, ...]) -> None:
+    X, y, domains = blobs
+    scores = cross_val_score(RedClassifier(**QUICK), X, y, cv=2, params={"domains": domains})
+    assert scores.min() > 0.6
+
+
+@pytest.mark.parametrize("settings", [{}, {"router": "mlp"}, {"rule": "average"}, {"rule": "global"}], ids=str)
+def test_joblib_round_trip_is_exact(blobs: tuple[np.ndarray, ...], tmp_path: Path, settings: dict[str, Any]) -> None:
+    X, y, domains = blobs
+    before = RedClassifier(**QUICK, **settings).fit(X, y, domains=domains)
+    joblib.dump(before, tmp_path / "model.joblib")
+    after = joblib.load(tmp_path / "model.joblib")
+    for ask in ("decision_function", "predict_proba", "certified_radius", "predict"):
+        assert np.array_equal(getattr(before, ask)(X), getattr(after, ask)(X))
+    if not settings:
+        assert after.add_expert(X[y == "a"], y[y == "a"], "west") == "west"
+    assert b"torch" not in (tmp_path / "model.joblib").read_bytes()
+
+
+def test_the_same_seed_gives_the_same_and_nothing_else_is_touched(blobs: tuple[np.ndarray, ...]) -> None:
+    X, y, domains = blobs
+    torch.manual_seed(7)
+    np.random.seed(7)
+    state: Any = np.random.get_state
+    states = torch.get_rng_state(), state()[1].copy(), torch.get_num_threads()
+    one, other = (RedClassifier(**QUICK).fit(X, y, domains=domains) for _ in range(2))
+    assert np.array_equal(one.decision_function(X), other.decision_function(X))
+    third = RedClassifier(**{**QUICK, "random_state": 1}).fit(X, y, domains=domains)
+    assert not np.array_equal(one.decision_function(X), third.decision_function(X))
+    assert torch.equal(states[0], torch.get_rng_state())
+    assert np.array_equal(states[1], state()[1])
+    assert states[2] == torch.get_num_threads()
+
+
+def test_fitting_writes_no_file(blobs: tuple[np.ndarray, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+    X, y, domains = blobs
+    RedClassifier(**QUICK).fit(X, y, domains=domains).predict(X)
+    assert not list(tmp_path.iterdir())
+
+
+def test_domains_given_and_found(fitted: RedClassifier, blobs: tuple[np.ndarray, ...]) -> None:
+    X, y, _ = blobs
+    assert fitted.model_.domains == ("east", "north", "south")
+    assert fitted.score(X, y) > 0.7
+    found = RedClassifier(**QUICK, n_domains=3).fit(X, y)
+    assert found.model_.domains == ("cluster-1", "cluster-2", "cluster-3")
+    assert found.score(X, y) > 0.7
+
+
+def test_probabilities_decisions_and_answers_agree(fitted: RedClassifier, blobs: tuple[np.ndarray, ...]) -> None:
+    X, y, domains = blobs
+    logits, shares = fitted.decision_function(X), fitted.predict_proba(X)
+    assert np.allclose(shares, np.exp(logits) / np.exp(logits).sum(1, keepdims=True))
+    assert np.array_equal(fitted.predict(X), fitted.classes_[shares.argmax(1)])
+    two = np.isin(y, ["a", "c"])
+    binary = RedClassifier(**QUICK).fit(X[two], y[two], domains=domains[two])
+    lead = binary.decision_function(X)
+    assert lead.shape == (len(X),)
+    assert np.array_equal(binary.predict(X), binary.classes_[(lead > 0).astype(int)])
+
+
+@pytest.mark.parametrize("rule", compose.RULES)
+@pytest.mark.parametrize("experts", ["owned", "plain"])
+def test_every_rule_answers(blobs: tuple[np.ndarray, ...], rule: str, experts: str) -> None:
+    X, y, domains = blobs
+    classifier = RedClassifier(rule, experts=experts, **{**QUICK, "epochs": 2}).fit(X, y, domains=domains)
+    asked: dict[str, Any] = {"domains": domains} if rule.endswith("oracle") else {}
+    assert np.allclose(classifier.predict_proba(X, **asked).sum(1), 1)
+    radius = classifier.certified_radius(X, **asked)
+    assert ((radius >= 0) & (radius <= 1)).all()
+    if asked:
+        with pytest.raises(ValueError, match="give `domains`"):
+            classifier.predict(X)
+
+
+def test_the_rule_base_is_the_base(fitted: RedClassifier, blobs: tuple[np.ndarray, ...]) -> None:
+    X = blobs[0]
+    classifier = copied(fitted).set_params(rule="base")
+    model: Any = classifier.model_
+    assert np.array_equal(
+        classifier.decision_function(X), model.base.classify(model.base.embed(model.read(X))).detach().numpy()
+    )
+    assert (classifier.certified_radius(X) == 1).all()
+
+
+@pytest.mark.parametrize("experts", ["owned", "anchored", "plain"])
+def test_the_radius_is_exact(blobs: tuple[np.ndarray, ...], experts: str) -> None:
+    X, y, domains = blobs
+    classifier = RedClassifier(experts=experts, **QUICK).fit(X, y, domains=domains)
+    rule, parts = classifier._parts(X, None)
+    radius = torch.from_numpy(classifier.certified_radius(X))
+    weights, said = rule.weights(parts), torch.from_numpy(np.searchsorted(classifier.classes_, classifier.predict(X)))
+    corners = torch.eye(parts.experts, dtype=weights.dtype)
+
+    def moved(share: torch.Tensor) -> torch.Tensor:
+        """Answers when this share of the mass goes to each expert in turn, (N, K)."""
+        each = [(1 - share)[:, None] * weights + share[:, None] * corner for corner in corners]
+        return torch.stack([evaluate.answer(rule, parts, some) for some in each], 1)
+
+    breakable = radius < 1 - 1e-6
+    assert (moved((radius - 1e-6).clamp_min(0)) == said[:, None]).all()
+    assert (moved((radius + 1e-6).clamp_max(1)) != said[:, None]).any(1)[breakable].all()
+    assert breakable.any() or experts == "owned"
+    assert (
+        evaluate.answer(
+            rule,
+            parts,
+            certify.adversary(
+                compose.mix(rule, parts, weights), compose.vertices(rule, parts), weights, radius.clamp_max(1)
+            ),
+        )
+        == said
+    )[~breakable].all()
+
+
+def test_experts_come_and_go_without_a_trace(
+    fitted: RedClassifier, blobs: tuple[np.ndarray, ...], tmp_path: Path
+) -> None:
+    X, y, _ = blobs
+    classifier = copied(fitted)
+    before = classifier.decision_function(X)
+    new = y == "a"
+    assert classifier.add_expert(X[new], y[new], "west") == "west"
+    assert classifier.model_.domains == ("east", "north", "south", "west")
+    with_it = classifier.decision_function(X)
+    gone = classifier.remove_expert("west")
+    assert np.array_equal(classifier.decision_function(X), before)
+    gone.save(tmp_path / "west")
+    classifier.add_expert(tmp_path / "west")
+    assert np.array_equal(classifier.decision_function(X), with_it)
+    classifier.remove_expert("west")
+    classifier.add_expert(classifier.remove_expert("east"))
+    assert np.array_equal(classifier.decision_function(X), before)
+
+
+def test_an_expert_trained_alone_is_the_one_trained_in_company(blobs: tuple[np.ndarray, ...]) -> None:
+    X, y, domains = blobs
+    classifier = RedClassifier(experts="anchored", **QUICK).fit(X, y, domains=domains)
+    before = classifier.decision_function(X)
+    classifier.remove_expert("east")
+    classifier.add_expert(X[domains == "east"], y[domains == "east"], "east")
+    assert np.allclose(classifier.decision_function(X), before, atol=1e-4)
+
+
+def test_refusals_say_what_to_do(fitted: RedClassifier, blobs: tuple[np.ndarray, ...], tmp_path: Path) -> None:
+    X, y, domains = blobs
+    classifier = copied(fitted)
+    with pytest.raises(RedxError, match="no class; fit it anew"):
+        classifier.add_expert(X[:5], ["z"] * 5, "west")
+    with pytest.raises(RedxError, match="already"):
+        classifier.add_expert(X[:5], y[:5], "east")
+    with pytest.raises(RedxError, match="no name"):
+        classifier.add_expert(X[:5], y[:5])
+    with pytest.raises(RedxError, match="folder of an expert"):
+        classifier.add_expert(X)
+    with pytest.raises(RedxError, match="all classes"):
+        classifier.add_expert(X, y, "west")
+    with pytest.raises(RedxError, match="no expert 'west'"):
+        classifier.remove_expert("west")
+    with pytest.raises(ValueError, match="one domain only"):
+        RedClassifier().fit(X, y, domains=["x"] * len(X))
+    with pytest.raises(ValueError, match="fit anew with this rule"):
+        classifier.set_params(rule="moe").predict(X)
+    wrongs: list[dict[str, Any]] = [{"rule": "best"}, {"experts": "wise"}, {"alpha": 0}, {"held_out": 1}, {"epochs": 0}]
+    wrongs += [{"rank": 0.5}, {"n_domains": 1}, {"share": "all"}]
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match="choose"):
+            RedClassifier(**wrong).fit(X, y)
+    other = RedClassifier(**{**QUICK, "random_state": 5}).fit(X, y, domains=domains)
+    other.model_.experts["east"].save(tmp_path / "east")
+    classifier.set_params(rule="red").remove_expert("east")
+    with pytest.raises(RedxError, match="another base"):
+        classifier.add_expert(tmp_path / "east")
+
+
+@pytest.mark.parametrize("router", ["mlp", "linear"])
+def test_a_router_of_fixed_width_takes_no_new_expert(blobs: tuple[np.ndarray, ...], router: str) -> None:
+    X, y, domains = blobs
+    classifier = RedClassifier(router=router, **QUICK).fit(X, y, domains=domains)
+    assert classifier.score(X, y) > 0.7
+    before = classifier.decision_function(X)
+    with pytest.raises(RedxError, match='router="keys"'):
+        classifier.add_expert(X[:5], y[:5], "west")
+    classifier.add_expert(classifier.remove_expert("north"))
+    assert np.array_equal(classifier.decision_function(X), before)
+
+
+def test_silence_for_lack_of_data_is_told() -> None:
+    X, y = draw_blobs(40, centers=2, random_state=0)
+    with pytest.warns(UserWarning, match="larger alpha"):
+        classifier = RedClassifier(**QUICK, alpha=0.01).fit(X, y)
+    base = RedClassifier("base", **QUICK, alpha=0.01).fit(X, y)
+    assert np.array_equal(classifier.decision_function(X), base.decision_function(X))
+
+
+def test_data_that_are_all_alike_have_domains_too() -> None:
+    y = np.array([0, 1] * 20)
+    assert RedClassifier(**QUICK).fit(np.ones((40, 2)), y).predict_proba(np.ones((3, 2))).shape == (3, 2)
+
+
+def test_owned_experts_speak_out_of_turn_no_oftener_than_promised() -> None:
+    X, y = draw_blobs(2000, centers=6, n_features=5, cluster_std=4.0, random_state=2)
+    classifier = RedClassifier(**QUICK, alpha=0.1).fit(X[:1000], y[:1000], domains=y[:1000] // 2)
+    model: Any = classifier.model_
+    spoken = model.experts.speaks(model.base.embed(model.read(X[1000:]))).numpy()
+    outside = y[1000:, None] // 2 != np.arange(3)
+    assert ((spoken & outside).sum(0) / outside.sum(0)).max() < 0.15
+
+
+def test_texts_with_a_backbone(qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+    texts = [f"{'plus' if row % 2 else 'minus'} {row} {'km' if row % 4 < 2 else 'kg'}" for row in range(60)]
+    y = np.array(["minus", "plus"])[np.arange(60) % 2]
+    domains = np.array(["km" if row % 4 < 2 else "kg" for row in range(60)])
+    classifier = RedClassifier(**QUICK, backbone=str(qwen)).fit(texts, y, domains=domains)
+    assert classifier.score(texts, y) > 0.8
+    joblib.dump(classifier, tmp_path / "texts.joblib")
+    assert np.array_equal(joblib.load(tmp_path / "texts.joblib").predict_proba(texts), classifier.predict_proba(texts))
+    assert len(cross_val_score(classifier, texts, y, cv=2)) == 2
+    assert classifier.add_expert(["plus 7 mm", "minus 9 mm"], ["plus", "minus"], "mm") == "mm"
+    for wrong in ("plus", [1, 2], [], np.ones((3, 2))):
+        with pytest.raises(ValueError, match="sequence of texts"):
+            classifier.predict(wrong)
+
+
+def test_it_is_exported() -> None:
+    assert "RedClassifier" in redx.__all__
