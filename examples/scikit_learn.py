@@ -1,7 +1,6 @@
 """RedClassifier beside three scikit-learn classifiers that see all data pooled: three data sets, three seeds."""
 
 # %% What is compared: experts trained apart and recomposed, against one model of all data.
-import warnings
 from statistics import mean
 
 import numpy as np
@@ -47,7 +46,6 @@ def measure(X: np.ndarray, y: np.ndarray, domains: np.ndarray | None, seed: int)
 
 
 # %% The table: means over the seeds, the lowest and highest seed in brackets.
-warnings.filterwarnings("ignore", message="Nobody can promise")  # wine is too small for its experts: see the docs
 for name, load in DATA.items():
     X, y = load(return_X_y=True)
     runs = [measure(X, y, y // 2 if load is load_digits else None, seed) for seed in SEEDS]

@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 _HOME = {
     "RULES": "compose",
     "RedxError": "errors",
-    "RedClassifier": "estimator",
+    "RedClassifier": "estimator",  # not in __all__: `from redx import *` must work without scikit-learn
     "judge": "evaluate",
     "Model": "model",
     "KINDS": "noise",
@@ -30,7 +30,7 @@ _HOME = {
     "run": "pipeline",
     "Parts": "records",
 }
-__all__ = ["KINDS", "RULES", "Model", "Parts", "RedClassifier", "RedxError", "Run", "judge", "load", "run"]
+__all__ = ["KINDS", "RULES", "Model", "Parts", "RedxError", "Run", "judge", "load", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redx import compose, noise
-from redx.config import Config
+from redx.config import PLACES, Config
 from redx.drawing import COLOURS
 from redx.errors import RedxError
 from redx.findings import Figure, Line, Panel, Study, Table
@@ -244,17 +244,28 @@ def reproduce(config: Config) -> tuple[str, list[str]]:
         usual = preset(config.task, config.preset).model_dump()
     except RedxError:  # a task that is not installed here still has a report
         return shlex.join(words), []
-    other = {name: value for name, value in config.model_dump().items() if name != "seeds" and value != usual[name]}
-    for name in ("backbone", "study", "decomposer"):
-        words += [f"--{name}", str(other.pop(name))] if name in other else []
-    if "questions" in other:
-        asked = other.pop("questions")
-        for name, option in QUESTIONS.items():
-            words += [f"--{option}", str(asked[name])] if asked[name] != usual["questions"][name] else []
-    return shlex.join(words), list(other)
+    left = config.model_dump(exclude={"seeds"})
+    for name in ("backbone", "device", "data_dir", "limit", "study", "decomposer"):
+        words += _say(name, left, usual)
+    for section, names in PLACES.items():
+        inner, outer = (each["base"]["trunk"] if section == "trunk" else each[section] for each in (left, usual))
+        if inner and outer:
+            for short, name in {**names, **({"data": "file"} if "file" in inner else {})}.items():
+                words += _say(name, inner, outer, OPTIONS.get(short, short))
+    return shlex.join(words), [name for name, value in left.items() if value != usual[name]]
 
 
-QUESTIONS = {"file": "data", "total": "total", "split": "split", "operators": "operators", "experts": "experts"}
+def _say(name: str, settings: dict[str, Any], usual: dict[str, Any], option: str | None = None) -> list[str]:
+    """A setting as a user would give it, if it is not the usual one; it then counts as usual."""
+    value = settings[name]
+    if value == usual[name]:
+        return []
+    settings[name] = usual[name]
+    values = value if isinstance(value, tuple | list) else [value]
+    return [word for each in values for word in (f"--{(option or name).replace('_', '-')}", str(each))]
+
+
+OPTIONS = {"blocks": "block", "operations": "operation", "routing": "router"}  # where they are called otherwise
 
 
 def show(value: Cell) -> str:

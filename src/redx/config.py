@@ -131,6 +131,7 @@ class Base(Settings):
         default="classes", description="what it learns: classes, or the value of answers that are numbers in order"
     )
     share: float = Field(default=0.1, gt=0, le=1, description="share of the training split the base may see")
+    least: int = Field(default=0, ge=0, description="examples of each label that the base sees at least")
     augment: bool = Field(default=False, description="distort the images anew in every step")
     smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
     copies: int = Field(default=0, ge=0, description="distorted copies of the shared subset that join the anchors")
@@ -228,3 +229,13 @@ class Config(Settings):
         if wrong:
             raise ValueError(f"a level or ε lies between 0 and 1, not {wrong[0]}")
         return tuple(sorted(set(shares)))
+
+
+PLACES = {  # section of the settings to the short names of what stands in it
+    "questions": {name: name for name in ("total", "split", "operators", "operations", "experts")},
+    "table": {"text": "text", "label": "label", "domain": "domain", "split_column": "split", "clusters": "clusters"},
+    "reading": {name: name for name in ("blocks", "pooling", "precision", "tokens")},
+    "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
+    "base": {"share": "share"},
+    "router": {"routing": "shape"},
+}

@@ -48,6 +48,7 @@ LR = 5e-3  # of AdamW: few steps, small networks
 LIMIT = 10.0  # standard deviations: a feature that hardly moved in the shared subset may leap elsewhere
 ROWS = 8192  # examples that are asked about at once
 CLUSTER = 10  # examples of a cluster at least, where there are enough
+ALPHA = 0.01  # the smallest that is chosen for a user
 NUDGE = 1e-4  # cut-offs lie this much above their score, so that rounding cannot carry an example across
 CHOICES = {
     "rule": tuple(compose.RULES),
@@ -71,7 +72,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     experts : `owned` are held by anchors and speak only above their conformal cut-off; `anchored` are held by anchors
         alone; `plain` learn their own domain and nothing else.
     anchor : what holds an expert outside its domain: the `margin` of the base, the `truth`, or a small `size`.
-    alpha : how often an owned expert may speak out of turn. A small one needs many examples: 1/alpha - 1 held out.
+    alpha : how often an owned expert may speak out of turn. A small one needs many examples: 1/alpha - 1 held out
+        outside every domain. None: the smallest that the held-out examples support, but not below 0.01.
     router : `keys` are the experts' own scores, so experts can come and go; `mlp` and `linear` are trained on all
         domains together and have a fixed number of gates.
     share : part of the training data that the base sees and every expert is held by; one of each class and domain
@@ -88,6 +90,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     ----------
     classes_, n_features_in_, feature_names_in_ : as everywhere in scikit-learn.
     domains_ : names of the domains it was fitted on.
+    alpha_ : the alpha that is promised.
     model_ : the composed `redx.Model`; `model_.explain(X)` tells weights, contributions and radius.
     """
 
@@ -97,7 +100,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         *,
         experts: str = "owned",
         anchor: str = "margin",
-        alpha: float = 0.05,
+        alpha: float | None = None,
         router: str = "keys",
         share: float = 0.3,
         held_out: float = 0.2,
@@ -154,6 +157,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         x = self._standardise(raw).float()
         every = Split(x, torch.from_numpy(labels), torch.from_numpy(places))
         own_classes = domains is not None and apart(places, labels)
+        strangers = min(int((held & (places != place)).sum()) for place in range(len(self.domains_)))
+        self.alpha_ = self.alpha or max(ALPHA, 1 / (strangers + 1))
         self._config = self._configure(len(shared), int((~held).sum()), own_classes, seed)
         subset = every.only(torch.from_numpy(shared))
         base = train_base(self._config.base.training, subset, self.hidden, len(self.classes_), seed)
@@ -217,7 +222,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             base=Learning(
                 share=self.share, trunk=Trunk(shape="mlp", hidden=self.hidden, depth=1), training=self._training(shared)
             ),
-            ownership=Ownership(alpha=self.alpha, score="classes" if own_classes else "binary", bank=scorer),
+            ownership=Ownership(alpha=self.alpha_, score="classes" if own_classes else "binary", bank=scorer),
             router=Router.model_validate(
                 {"shape": self.router, "hidden": self.hidden, "dropout": 0.1, "training": self._training(rows)}
             ),
@@ -237,8 +242,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             silent = [expert.name for expert in made if expert.facts["ownership"]["cutoff"] is None]
             if silent:
                 warnings.warn(
-                    f"Nobody can promise alpha={self.alpha} for {', '.join(silent)}: that takes "
-                    f"{math.ceil(1 / self.alpha) - 1} held-out examples outside the domain, and there are fewer; "
+                    f"Nobody can promise alpha={self.alpha_:g} for {', '.join(silent)}: that takes "
+                    f"{math.ceil(1 / self.alpha_) - 1} held-out examples outside the domain, and there are fewer; "
                     "these experts stay silent. Give more data or a larger alpha.",
                     stacklevel=4,
                 )
@@ -274,7 +279,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
 
     def _parts(self, X: Any, domains: Any) -> tuple[compose.Rule, Parts]:
         """The record of these examples, in double precision: an answer must not depend on who stands beside it."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         model = self.model_
         rule, bank = self._chosen()
         x = model.read(X)
@@ -302,7 +307,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
 
     def add_expert(self, X: Any, y: Any = None, domain: Any = None) -> str:
         """Take an expert in: trained now, alone, on examples of a new domain; or from its folder. Gives its name."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         if y is None:
             if not isinstance(X, str | Path | Expert):
                 raise Refused("Give the examples, labels and name of a domain, or the folder of an expert.")
@@ -337,7 +342,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
 
     def remove_expert(self, name: Any) -> Expert:
         """Take an expert out; gives it, so that it can be added again."""
-        check_is_fitted(self)
+        check_is_fitted(self, "model_")
         return self.model_.experts.remove(str(name))
 
     def _check_gate(self, name: str) -> None:
@@ -358,6 +363,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         self._check_choices()
         for name in ("alpha", "share", "held_out"):
             value, most = getattr(self, name), "at most 1" if name != "held_out" else "below 1"
+            if name == "alpha" and value is None:
+                continue
             if not isinstance(value, Real) or not 0 < float(value) <= 1 or (name == "held_out" and value == 1):
                 raise Refused(f"{name}={value!r} is no share above 0 and {most}; choose one such as 0.1.")
         for name, least in {"n_domains": 2, "hidden": 1, "rank": 1, "epochs": 1}.items():

@@ -30,13 +30,13 @@ class Lesson:
     calibration: Split
 
 
-def share(data: Data, part: float, seed: int) -> Tensor:
-    """Rows of the shared subset: this part of every label's training examples."""
+def share(data: Data, part: float, seed: int, least: int = 0) -> Tensor:
+    """Rows of the shared subset: this part of every label's training examples, at least so many where there are."""
     draw = generator(seed, "shared subset")
     chosen = []
     for label in data.train.labels.unique():
         rows = torch.nonzero(data.train.labels == label)[:, 0]
-        chosen.append(rows[torch.randperm(len(rows), generator=draw)[: round(part * len(rows))]])
+        chosen.append(rows[torch.randperm(len(rows), generator=draw)[: max(round(part * len(rows)), least)]])
     return torch.cat(chosen).sort().values
 
 
@@ -50,7 +50,9 @@ def halve(data: Data, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
 def set_apart(data: Data, config: Config, seed: int) -> Shared:
     """What is shared with everybody who trains an expert, as raw inputs."""
     _, calibrate = halve(data, config.ownership.calibration, seed)
-    return Shared(data.train.only(share(data, config.base.share, seed)), data.validation.only(calibrate))
+    return Shared(
+        data.train.only(share(data, config.base.share, seed, config.base.least)), data.validation.only(calibrate)
+    )
 
 
 def copy(split: Split, seed: int, number: int) -> Split:

@@ -67,8 +67,8 @@ def run(
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
     folder = Path(out or Path("runs") / name)
     start = time.perf_counter()
-    encoders.build(config)  # what is wrong with backbone or data is found before anything is written
     data = {seed: task(name).load(config, seed) for seed in config.seeds}
+    encoders.build(config)  # what is wrong with data or backbone is found before anything is written
     with store.writing(folder, config), _threads(config.threads):
         clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
         return _conclude(config, folder, data, clock, start)

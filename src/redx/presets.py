@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from redx.config import Config
+from redx.config import PLACES, Config
 from redx.errors import RedxError
 from redx.tasks import preset as find
 
@@ -68,14 +68,6 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     return settings | wanted
 
 
-PLACES = {  # section of the settings to the short names of what stands in it
-    "questions": {name: name for name in ("total", "split", "operators", "operations", "experts")},
-    "table": {"text": "text", "label": "label", "domain": "domain", "split_column": "split", "clusters": "clusters"},
-    "reading": {name: name for name in ("blocks", "pooling", "precision", "tokens")},
-    "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
-    "base": {"share": "share"},
-    "router": {"router": "shape"},
-}
 RUNS = {
     "red": ("residual", "pooled"),
     "moe": ("standalone", "averaged", "pooled"),

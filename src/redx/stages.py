@@ -31,7 +31,7 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     if data.given_base is not None:
         weight, bias = data.given_base
         return Base(nn.Identity(), weight, bias, torch.zeros(len(weight)), torch.ones(len(weight))).tensors()
-    own = data.train.only(share(data, config.base.share, seed))
+    own = data.train.only(share(data, config.base.share, seed, config.base.least))
     check = data.validation.only(halve(data, config.ownership.calibration, seed)[0])
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
     encoder = encoders.build(config)
@@ -149,7 +149,7 @@ def train_bank(
         return total + settings.anchor_weight * hold(settings.anchor, start, speak(x), labels)
 
     def score(learner: int) -> float:
-        check = lessons[learner].check
+        check = lessons[learner].check if len(lessons[learner].check) else lessons[learner].own
         with torch.no_grad():
             said = experts.speak(bank, check.inputs)[:, learner] + (base.classify(check.inputs) if corrects else 0.0)
         return -float(losses(said[None], check.labels[None], unit))

@@ -95,7 +95,7 @@ def run(
         train_blocks=train_blocks,
         limit=limit,
         alpha=alpha,
-        router=router,
+        routing=router,
         batch=batch_size,
         virtual_batch=virtual_batch_size,
         epochs={stage: count for stage, count in epochs.items() if count is not None},

@@ -210,7 +210,7 @@ def _check_anchors(config: Config, data: Data, names: Sequence[str], seed: int) 
     """Every expert needs shared examples outside its domain."""
     from redx.lessons import share
 
-    domains = data.train.domains[share(data, config.base.share, seed)]
+    domains = data.train.domains[share(data, config.base.share, seed, config.base.least)]
     for index, name in enumerate(names):
         if not bool((domains != index).any()):
             raise RedxError(
@@ -290,6 +290,7 @@ def settings(task: str, preset: str, table: Table, epochs: int) -> Config:
         reading=Reading(blocks=(-1,), pooling="mean", tokens=None if given else 256),
         base=Base(
             share=0.2,
+            least=3,
             trunk=Trunk(shape="mlp" if given else "linear", hidden=128, depth=1),
             dropout=0.2,
             training=training.model_copy(update={"epochs": 2 * epochs}),
