@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import redx
-from redx import changes, compose, folders, store
+from redx import changes, compose, folders, names, store
 from redx.cli import main
 from redx.errors import RedxError
-from redx.library import Expert, Library, check_name, natural
+from redx.library import Expert, Library
 from redx.model import Model
 
 NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
@@ -57,14 +57,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_the_order_of_names_is_the_one_people_expect() -> None:
-    assert tuple(sorted(set(NAMES), key=natural)) == NAMES
-    assert sorted(["b", "a10", "a9", "a"], key=natural) == ["a", "a9", "a10", "b"]
+    assert tuple(sorted(set(NAMES), key=names.natural)) == NAMES
+    assert sorted(["b", "a10", "a9", "a"], key=names.natural) == ["a", "a9", "a10", "b"]
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\\b", ".hidden", "a\n", "x" * 101, "con "])
 def test_a_name_cannot_lead_out_of_its_folder(name: str) -> None:
     with pytest.raises(RedxError, match="cannot be called"):
-        check_name(name)
+        names.check(name)
 
 
 @pytest.mark.parametrize("router", ["router", "keys"])

@@ -11,13 +11,25 @@ from typing import Any
 
 import torch
 
-from redx import differences, encoders, examples, fingerprint, folders, lessons, pipeline, schooling, stages, store
+from redx import (
+    differences,
+    encoders,
+    examples,
+    fingerprint,
+    folders,
+    lessons,
+    names,
+    pipeline,
+    schooling,
+    stages,
+    store,
+)
 from redx.base import Base
 from redx.config import Config
 from redx.differences import View
 from redx.encoders import Language
 from redx.errors import RedxError
-from redx.library import Expert, check_name
+from redx.library import Expert
 from redx.model import Facts, Model
 from redx.records import Split
 from redx.seeding import generator
@@ -50,14 +62,14 @@ def measure(place: Path, config: Config, seed: int) -> None:
 
 def put(expert: Expert, place: Path) -> Path:
     """Write an expert into the seed's folder."""
-    folder = place / "experts" / check_name(expert.name)
+    folder = place / "experts" / names.check(expert.name)
     expert.save(folder)
     return folder
 
 
 def take_out(place: Path, name: str) -> Path:
     """Move an expert out of the run; nothing is lost."""
-    kept, number = place / "removed" / check_name(name), 1
+    kept, number = place / "removed" / names.check(name), 1
     while kept.exists():
         number += 1
         kept = place / "removed" / f"{name} {number}"
@@ -137,7 +149,7 @@ def train_expert(
     seed: int | None = None,
 ) -> Expert:
     """Train one expert alone from its own data, with the base and the shared subset of a run, and write it."""
-    check_name(name)
+    names.check(name)
     if dtype not in schooling.DTYPES:
         raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(schooling.DTYPES)}.")
     if (out / "expert.json").exists():

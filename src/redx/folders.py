@@ -6,14 +6,14 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from redx import encoders, experts, fingerprint, stages, store
+from redx import encoders, experts, fingerprint, names, stages, store
 from redx.arithmetic import decomposers
 from redx.base import Base, build
 from redx.config import Config
 from redx.errors import RedxError
 from redx.experts import Bank
 from redx.lessons import Shared
-from redx.library import Expert, Library, natural
+from redx.library import Expert, Library
 from redx.model import Facts, Key, Model
 from redx.routers import Router
 from redx.tasks import task
@@ -52,7 +52,7 @@ def read_facts(folder: Path) -> Facts:
 
 def name_domains(folder: Path) -> tuple[str, ...]:
     """The experts in a folder, then domains of the data that have none: as its parts count them."""
-    have = sorted((path.parent.name for path in (folder / "experts").glob("*/expert.json")), key=natural)
+    have = sorted((path.parent.name for path in (folder / "experts").glob("*/expert.json")), key=names.natural)
     return (*have, *(name for name in read_facts(folder).domains if name not in have))
 
 

@@ -6,7 +6,6 @@ then the same sum, bit for bit. Adding, removing and replacing touch the one exp
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from redx import experts, ownership, store
+from redx import experts, names, ownership, store
 from redx.base import Base, build
 from redx.config import Bank, Ownership
 from redx.errors import RedxError
@@ -85,7 +84,7 @@ class Expert:
                 "save them as expert.safetensors."
             )
         expert = Expert.at(folder)
-        check_name(expert.name)
+        names.check(expert.name)
         expert.keys()
         return expert
 
@@ -255,7 +254,7 @@ class Library:
         return Library({name: self[name] for name in names}, self.base, self.banks, self.ownership, self._mark)
 
     def _place(self, found: dict[str, Expert]) -> None:
-        self._experts = {name: found[name] for name in sorted(found, key=natural)}
+        self._experts = {name: found[name] for name in sorted(found, key=names.natural)}
 
     def _admit(self, expert: Expert) -> None:
         """Refuse an expert that does not belong to this base."""
@@ -302,20 +301,6 @@ class Library:
         bank = build(settings, len(self), self.base)
         experts.join(bank, [expert.tensors(settings.of or key) for expert in self])
         return bank
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """The order people expect: numbers in names count as numbers."""
-    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name) if part)
-
-
-def check_name(name: str) -> str:
-    """A name that is safe as the name of a folder."""
-    if not re.fullmatch(r"\w[\w .+-]{0,99}", name) or name.endswith((" ", ".")):
-        raise RedxError(
-            f"An expert cannot be called {name[:100]!r}; use letters, digits, spaces and . _ + -, at most a hundred."
-        )
-    return name
 
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:

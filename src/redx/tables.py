@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redx import jsonl
 from redx.errors import RedxError
+from redx.names import natural
 
 if TYPE_CHECKING:
     import numpy
@@ -102,12 +103,7 @@ def _value(record: Record, column: str) -> object:
 
 def sort(names: Sequence[str]) -> list[str]:
     """Distinct names in natural order: numbers as numbers, so that 9 stands before 10."""
-
-    def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
-        pieces = re.split(r"([0-9]+)", name.casefold())
-        return [(0, int(piece), "") if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece], name
-
-    return sorted(set(names), key=key)
+    return sorted(set(names), key=natural)
 
 
 # --- formats

@@ -7,8 +7,6 @@ be shared by domains. The split is 8 : 1 : 1 within every domain and label, with
 from __future__ import annotations
 
 import hashlib
-import re
-import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redx import clusters, splits, tables, texts
 from redx.config import Bank, Base, Config, Ownership, Reading, Router, Table, Training, Trunk
 from redx.errors import RedxError
+from redx.names import fit
 from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import Task
@@ -183,13 +182,13 @@ def folders(names: Sequence[str]) -> tuple[str, ...]:
     made: list[str] = []
     taken = set(RESERVED)
     for name in names:
-        plain = re.sub(r'[\x00-\x1f\x7f/\\:*?"<>|]', "_", unicodedata.normalize("NFC", name)).strip(" .")[:50]
-        fit, count = plain, 1
-        while fit.casefold() in taken:
+        plain = fit(name[:50])
+        chosen, count = plain, 1
+        while chosen.casefold() in taken:
             count += 1
-            fit = f"{plain}-{count}"
-        taken.add(fit.casefold())
-        made.append(fit)
+            chosen = f"{plain}-{count}"
+        taken.add(chosen.casefold())
+        made.append(chosen)
     return tuple(made)
 
 
