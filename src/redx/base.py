@@ -39,6 +39,16 @@ class Base:
                 "The file of the base does not fit the run's backbone and trunk; delete the run and repeat it."
             ) from error
 
+    @staticmethod
+    def over(encoder: nn.Module, classifier: nn.Linear, seen: Tensor) -> Base:
+        """The base of a trained encoder and classifier: the bus comes from what was seen, (N, E), and is folded in."""
+        width = classifier.in_features
+        with torch.no_grad():
+            mean, scale = seen.mean(0), seen.std(0) + 0.1 * seen.std()  # a dead feature stays small
+            weight = classifier.weight.T * scale[:width, None]
+            bias = classifier.bias + mean[:width] @ classifier.weight.T
+        return Base(encoder, weight, bias, mean, scale)
+
     @property
     def width(self) -> int:
         """E, what an expert reads."""

@@ -531,11 +531,7 @@ def train_base(training: Training, own: Split, hidden: int, classes: int, seed: 
     net = nn.ModuleList([encoder, classifier])
     stages.train(training, net, loss, [len(own)], [generator(seed, "batches", "base")], None, f"seed {seed}: base")
     with torch.no_grad():
-        seen = encoder.eval()(own.inputs)  # (N, E)
-        mean, scale = seen.mean(0), seen.std(0) + 0.1 * seen.std()  # the bus; a dead feature stays small
-        weight = classifier.weight.T * scale[:hidden, None]
-        bias = classifier.bias + mean[:hidden] @ classifier.weight.T
-    return Base(encoder, weight, bias, mean, scale)
+        return Base.over(encoder, classifier, encoder.eval()(own.inputs))
 
 
 @functools.lru_cache(maxsize=2)

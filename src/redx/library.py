@@ -38,15 +38,19 @@ class Owner:
         self.classes = tensors["classes"][None].bool() if by_class else None  # (1, C) which are its own
         self.calibration = tensors.get("calibration", torch.empty(0))  # (n,) scores of held-out examples of others
 
-    def scores(self, h: Tensor) -> Tensor:  # (N, E) -> (N,)
+    def claims(self, h: Tensor) -> Tensor:  # (N, E) -> (N,)
+        """How much each example looks like its own: what `keys` routes by."""
         said = experts.speak(self.scorer, h)
         if self.classes is None:
             return said[:, 0, 0]
-        logits = self.base.classify(h)
-        scores = ownership.score_classes(logits[:, None] + said, self.classes)
-        if self.contradict:
-            scores = ownership.score_against(scores, answers(logits), self.classes)
-        return scores[:, 0]
+        return ownership.score_classes(self.base.classify(h)[:, None] + said, self.classes)[:, 0]
+
+    def scores(self, h: Tensor) -> Tensor:  # (N, E) -> (N,)
+        """The same, where it has something to say: what its cut-off is for."""
+        claims = self.claims(h)
+        if self.classes is None or not self.contradict:
+            return claims
+        return ownership.score_against(claims[:, None], answers(self.base.classify(h)), self.classes)[:, 0]
 
     def cutoff(self, alpha: float) -> float:
         return ownership.cutoff(self.calibration, alpha)
@@ -286,9 +290,9 @@ class Library:
         return said
 
     def scores(self, h: Tensor) -> Tensor:
-        """Every expert's own score of what is its own: the gates of the open-set router, (N, E) to (N, K)."""
-        found = [expert.owner(self.ownership, self.base).scores(h) for expert in self]
-        return torch.stack(found, 1).nan_to_num(neginf=SILENT) if found else h.new_zeros(len(h), 0)
+        """Every expert's own claim to each example: the gates of the open-set router, (N, E) to (N, K)."""
+        found = [expert.owner(self.ownership, self.base).claims(h) for expert in self]
+        return torch.stack(found, 1).nan_to_num(posinf=-SILENT, neginf=SILENT) if found else h.new_zeros(len(h), 0)
 
     def speaks(self, h: Tensor, alpha: float | None = None) -> Tensor:
         """Where each expert may speak: (N, E) to (N, K)."""

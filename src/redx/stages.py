@@ -78,10 +78,7 @@ def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
     net.cpu().eval()
     with torch.no_grad():
         seen = torch.cat([encoder(x) for x in own.inputs.split(IMAGES)])  # (N, E)
-        mean, scale = seen.mean(0), seen.std(0) + 0.1 * seen.std()  # the bus; a dead feature stays small
-        weight = classifier.weight.T * scale[:width, None]
-        bias = classifier.bias + mean[:width] @ classifier.weight.T
-    return Base(encoder, weight, bias, mean, scale).tensors()
+    return Base.over(encoder, classifier, seen).tensors()
 
 
 def place_classes(trunk: Sum, classifier: nn.Linear) -> Tensor:

@@ -183,7 +183,7 @@ def offer(name: str, about: str, questions: Questions, study: str = "arithmetic"
         "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4),
         # redx run addition: under two minutes; base, red and any router 1.00 on unseen questions.
         # redx run mixed: about twelve minutes; 0.999 where the papers had 0.76.
-        "default": settings(name, "default", questions, 12),
+        "default": settings(name, "default", questions, 8 if name == "steps" else 12),
         # redx run addition --preset paper: eight minutes; 0.02 to 0.2: the top blocks of a small model hardly learn so.
         "paper": paper(name, "paper", SMALL, EIGHT),
         # redx run mixed --preset paper-80k: hours on a CPU, made for a GPU; not run here, the papers had 0.76.
