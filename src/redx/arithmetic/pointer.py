@@ -33,7 +33,7 @@ SIZE = 64
 DILATIONS = (1, 2)  # of the convolutions over words: six words to either side
 NUMBER_LAYERS = 2  # of the convolutions over numbers: two numbers to either side
 REACH = 4  # numbers further apart than this look alike
-SAMPLES = 14_000
+SAMPLES = 20_000
 DIET = ("plain", "paraphrase", "paraphrase", "story", "story", *["distractor"] * 4)  # the harder, the more
 EPOCHS = 4
 BATCH = 32
@@ -95,6 +95,7 @@ class Pointer:
             weight_decay=0.01,
             warmup=0.05,
             schedule="cosine",
+            clip=1.0,
         )
         return cls({name: tensor.detach() for name, tensor in pointer._tensors.items()})
 

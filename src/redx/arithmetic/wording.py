@@ -34,6 +34,7 @@ _WITHIN = {  # where asides go within a part: behind a name or a noun, and no nu
 }
 _MARK = 0xE000  # operands and distractors stand in a sentence as private characters until it is complete
 _MARKED = re.compile("[\ue000-\uf8ff]")
+_TOUCHING = re.compile("[\ue000-\uf8ff] [\ue000-\uf8ff]")  # in words they would be read as one number
 _DISTRACTOR = "\uf8ff"
 _WORDS = {value: word for word, value in NUMBERS.items()} | {100: "one hundred"}
 
@@ -93,7 +94,8 @@ def write(
     text = _compose(program.steps, draw, words, style or draw.choice(STYLES), mixed)
     marks: list[str] = _MARKED.findall(text)
     values = [_value(mark, program, draw) for mark in marks]
-    spelled = max(values) <= LARGEST and not set(text) & set("+-−–") and draw.random() < 0.25  # signs go with digits
+    digits = max(values) > LARGEST or set(text) & set("+-−–") or _TOUCHING.search(text)  # signs go with digits
+    spelled = not digits and draw.random() < 0.25
     dash = draw.choice("- ")
     surface = iter([spell(value, dash) if spelled else str(value) for value in values])
     text = _MARKED.sub(lambda _: next(surface), text)

@@ -120,7 +120,7 @@ def paper(task: str, preset: str, questions: Questions, training: Training) -> C
     )
 
 
-def settings(task: str, preset: str, questions: Questions, epochs: int) -> Config:
+def settings(task: str, preset: str, questions: Questions, epochs: int, base_epochs: int) -> Config:
     """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
     training = Training(epochs=epochs, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.1, warmup=0.2)
     pooled = training.model_copy(update={"batch": 256, "virtual_batch": 256})
@@ -139,7 +139,7 @@ def settings(task: str, preset: str, questions: Questions, epochs: int) -> Confi
             share=0.2 if task == "steps" else 0.1,
             trunk=Trunk(shape="sum", hidden=192, depth=2),
             teach="value",
-            training=training.model_copy(update={"epochs": 16 * epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
+            training=training.model_copy(update={"epochs": base_epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
         ),
         banks={
             "residual/plain": corrected,
@@ -180,10 +180,10 @@ SIXTY = Training(
 def offer(name: str, about: str, questions: Questions, study: str = "arithmetic") -> Task:
     presets = {
         # redx run addition --preset quick: to see everything once.
-        "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4),
+        "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4, 64),
         # redx run addition: under two minutes; base, red and any router 1.00 on unseen questions.
         # redx run mixed: about twelve minutes; 0.999 where the papers had 0.76.
-        "default": settings(name, "default", questions, 8 if name == "steps" else 12),
+        "default": settings(name, "default", questions, *((6, 128) if name == "steps" else (12, 192))),
         # redx run addition --preset paper: eight minutes; 0.02 to 0.2: the top blocks of a small model hardly learn so.
         "paper": paper(name, "paper", SMALL, EIGHT),
         # redx run mixed --preset paper-80k: hours on a CPU, made for a GPU; not run here, the papers had 0.76.
