@@ -469,3 +469,10 @@ def test_one_option_for_two_kinds_of_files() -> None:
     assert ours.table is not None
     assert (ours.table.file, ours.table.label, ours.questions.file) == ("a.csv", "topic", None)
     assert (theirs.table, theirs.questions.file) == (None, "a.jsonl")
+
+
+def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy.savez_compressed(tmp_path / "bomb.npz", x=numpy.zeros((1000, 1000)), y=numpy.zeros(1000))
+    monkeypatch.setattr(tables, "UNPACKED", 1_000_000)
+    with pytest.raises(RedxError, match="unpacks to"):
+        tables.arrays(tmp_path / "bomb.npz", ["x", "y"], [])

@@ -23,6 +23,7 @@ Check = Callable[[Record], None]
 FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 BROKEN = re.compile("[\0\ud800-\udfff]")
 LIMIT = jsonl.LIMIT  # bytes of a text file that is read into memory at once
+UNPACKED = 2**33  # bytes of arrays that are read into memory at once: small archives can hold any number of them
 
 
 def read(path: Path, check: Check) -> list[Record]:
@@ -185,6 +186,12 @@ def arrays(path: Path, needed: Sequence[str], optional: Sequence[str]) -> dict[s
     found: dict[str, numpy.ndarray] = {}
     array = ""
     try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > UNPACKED:
+            raise RedxError(
+                f"{path} unpacks to {size:,} bytes, more than {UNPACKED:,}; give fewer examples or float32."
+            )
         with numpy.load(path, allow_pickle=False) as file:
             if lacking := [array for array in needed if array not in file.files]:
                 has = ", ".join(file.files) or "none"
