@@ -110,4 +110,6 @@ def _draw_panel(axes: Axes, panel: Panel, colours: dict[str, str], figure: Figur
         axes.set_ylim(min(values) - room, max(values) + room)
     if panel.log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # not as a formula
+        axes.xaxis.set_minor_formatter(lambda value, _: "")
     axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
