@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -31,6 +30,7 @@ from redx.config import Config, Settings
 from redx.contents import CHECKPOINT, Entry, Source, opened, safe
 from redx.errors import RedxError
 from redx.evaluate import Banks, answer, pairs
+from redx.files import placing
 from redx.tasks import task
 
 SUFFIX = ".safetensors"
@@ -448,18 +448,7 @@ def _target(out: Path) -> Path:
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
     """Write a checkpoint whole or not at all, straight from the tensors: a copy in memory could be gigabytes."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
-        try:
+        with placing(path) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, about)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except (OSError, SafetensorError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise RedxError(f"Cannot write {path} ({why}); free space or choose another place with --out.") from error
+    except SafetensorError as error:  # it has its own error for a full disk
+        raise RedxError(f"Cannot write {path} ({error}); free space or choose another place with --out.") from error

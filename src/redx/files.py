@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from redx.errors import RedxError
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: to a temporary name beside it, then renamed."""
+@contextmanager
+def placing(path: Path) -> Iterator[Path]:
+    """A temporary name beside a file; once it is written and safe on the disk, it takes the file's place."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(handle)
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
+            yield Path(temporary)
+            with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
@@ -28,3 +31,9 @@ def write(path: Path, content: bytes) -> None:
         raise RedxError(
             f"Cannot write {path} ({error.strerror}); free space, fix its permissions or choose another folder."
         ) from error
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with placing(path) as temporary:
+        temporary.write_bytes(content)

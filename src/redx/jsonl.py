@@ -35,7 +35,7 @@ def read(
     """
     records: list[dict[str, Any]] = []
     faults: dict[int, str] = {}
-    for number, line in enumerate(_text(path, limit_bytes).split("\n"), 1):  # JSON text may hold other line ends
+    for number, line in enumerate(text(path, limit_bytes).split("\n"), 1):  # JSON text may hold other line ends
         if not line.strip():
             continue
         try:
@@ -63,14 +63,15 @@ def write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     files.write(path, content)
 
 
-def _text(path: Path, limit_bytes: int) -> str:
+def text(path: Path, limit_bytes: int = LIMIT) -> str:
+    """The text of a file in UTF-8."""
     try:
         with path.open("rb") as file:
             content = file.read(limit_bytes + 1)
     except FileNotFoundError as error:
-        raise RedxError(f"There is no file {path}; give the path of a JSONL file.") from error
+        raise RedxError(f"There is no file {path}; give the path of a text file.") from error
     except IsADirectoryError as error:
-        raise RedxError(f"{path} is a folder; give the path of a JSONL file in it.") from error
+        raise RedxError(f"{path} is a folder; give the path of a file in it.") from error
     except OSError as error:
         raise RedxError(f"Cannot read {path} ({error.strerror}); fix its permissions or give another file.") from error
     if len(content) > limit_bytes:

@@ -112,7 +112,7 @@ def sort(names: Sequence[str]) -> list[str]:
 
 def _csv(path: Path) -> Iterator[tuple[int, Record | str]]:
     """Rows of a CSV file by the line they start on; a str is what is wrong with one."""
-    lines = _text(path)
+    lines = jsonl.text(path, LIMIT)
     delimiter = max(",;\t", key=lines.partition("\n")[0].count)  # spreadsheets of some countries write semicolons
     reader = csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter, strict=True)
     columns: list[str] = []
@@ -136,21 +136,6 @@ def _csv(path: Path) -> Iterator[tuple[int, Record | str]]:
             yield line, f"has {len(row)} values where the first line has {len(columns)} columns"
         else:
             yield line, dict(zip(columns, row, strict=True))
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(LIMIT + 1)
-    except OSError as error:
-        raise RedxError(f"Cannot read {path} ({error.strerror}); fix its permissions or give another file.") from error
-    if len(content) > LIMIT:
-        raise RedxError(f"{path} is larger than {LIMIT:,} bytes; save it as Parquet or give fewer examples.")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise RedxError(f"{path} is not UTF-8 text (line {line}); save it again in UTF-8.") from error
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Record | str]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redx.config import Config
+from redx.config import Bank, Config
 from redx.errors import RedxError
 from redx.records import Data
 
@@ -50,3 +50,17 @@ def preset(name: str, preset: str) -> Config:
     if preset not in found.presets:
         raise RedxError(f"Task {name!r} has no preset {preset!r}; choose one of {', '.join(found.presets)}.")
     return found.presets[preset]
+
+
+MAIN = {"residual": "owned", "standalone": "plain", "pooled": "mlp"}  # what rules without a bank mean
+
+
+def square(plain: Bank, anchored: Bank, head: Bank) -> dict[str, Bank]:
+    """What every report compares: residual and standalone, plain and anchored; the residual also with cut-offs."""
+    return {
+        "residual/plain": plain,
+        "residual/anchored": anchored,
+        "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
+        "standalone/plain": head,
+        "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
+    }

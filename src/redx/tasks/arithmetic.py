@@ -15,7 +15,7 @@ from redx import jsonl, splits
 from redx.arithmetic.questions import HIGH, LOW, OPERAND, RANGES, canonical, domain_of, make
 from redx.config import Bank, Base, Config, Ownership, Questions, Reading, Router, Training, Trunk
 from redx.records import Data, Split
-from redx.tasks import Task
+from redx.tasks import MAIN, Task, square
 from redx.texts import pack
 
 SHARES = (0.8, 0.1, 0.1)
@@ -142,15 +142,11 @@ def settings(task: str, preset: str, questions: Questions, epochs: int, base_epo
             training=training.model_copy(update={"epochs": base_epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
         ),
         banks={
-            "residual/plain": corrected,
-            "residual/anchored": anchored,
-            "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
-            "standalone/plain": head,
-            "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
+            **square(corrected, anchored, head),
             "pooled/linear": Bank(shape="linear", training=pooled),
             "pooled/mlp": Bank(shape="mlp", hidden=512, depth=2, training=pooled),
         },
-        main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
+        main=MAIN,
         ownership=Ownership(
             alpha=0.001 if task == "mixed" else 0.01,  # few validation questions support no smaller one
             score="classes" if by_class else "binary",

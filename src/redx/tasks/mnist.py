@@ -11,7 +11,7 @@ from redx.config import Bank, Base, Config, Ownership, Router, Training
 from redx.errors import RedxError
 from redx.records import Data, Split
 from redx.seeding import generator
-from redx.tasks import Task
+from redx.tasks import MAIN, Task, square
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -115,16 +115,12 @@ def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
         backbone=backbone,
         base=base,
         banks={
-            "residual/plain": corrected,
-            "residual/anchored": anchored,
-            "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
-            "standalone/plain": head,
-            "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
+            **square(corrected, anchored, head),
             "standalone/linear": linear,
             "pooled/linear": linear,
             "pooled/mlp": Bank(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
-        main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
+        main=MAIN,
         ownership=Ownership(
             contradict=True, bank=corrected.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
         ),

@@ -17,7 +17,7 @@ from redx.errors import RedxError
 from redx.names import fit
 from redx.records import Data, Split
 from redx.seeding import generator
-from redx.tasks import Task
+from redx.tasks import MAIN, Task, square
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -295,15 +295,11 @@ def settings(task: str, preset: str, table: Table, epochs: int) -> Config:
             training=training.model_copy(update={"epochs": 2 * epochs}),
         ),
         banks={
-            "residual/plain": corrected,
-            "residual/anchored": anchored,
-            "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
-            "standalone/plain": head,
-            "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
+            **square(corrected, anchored, head),
             "pooled/linear": linear,
             "pooled/mlp": Bank(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
         },
-        main={"residual": "owned", "standalone": "plain", "pooled": "mlp"},
+        main=MAIN,
         # few validation examples support no smaller α; nobody stops early here, so nearly all of them are for cut-offs
         ownership=Ownership(alpha=0.05, score="binary", calibration=0.9, bank=head),
         router=Router(hidden=128, dropout=0.2, training=training),
