@@ -23,6 +23,7 @@ NUMBERS |= {word: 10 * value for value, word in enumerate(_TENS.split(), 2)}
 PLUS = frozenset({"+", "plus"})
 MINUS = frozenset({"-", "minus"})
 _LARGE = frozenset(["hundreds", "thousand", "thousands", "million", "millions", "billion", "billions", "trillion"])
+_PAUSES = frozenset(".,;:!?()[]'\"…“”„«»=")  # marks that may stand between numbers without being an operator
 _OTHER_SIGNS = frozenset("×÷*/^%√∛∜·∙⋅∗∕⁄‰±∓∑∏∫")
 _OTHER = """
 times multiply multiplies multiplied multiplying multiplication product divide divides divided dividing division
@@ -160,7 +161,8 @@ def _check(before: Token | None, token: Token, after: Token | None) -> None:
     if token.kind == "word" and text not in _SPECIAL:
         return
     numbers = before is not None and after is not None and before.kind == after.kind == "number"
-    if text in _OTHER_WORDS or text in _OTHER_SIGNS or (text == "x" and numbers):
+    strange = text == "x" or (token.kind == "mark" and text not in _PAUSES)
+    if text in _OTHER_WORDS or text in _OTHER_SIGNS or (strange and numbers):
         _refuse(f"Only plus and minus can be decomposed; ask without '{_short(text)}'.")
     if text in _LARGE or (token.value is not None and token.value > LARGEST):
         _refuse(f"The number '{_short(text)}' is above {LARGEST}; use numbers from 0 to {LARGEST}.")
