@@ -295,6 +295,7 @@ def test_bad_input_gets_one_sentence_and_changes_nothing(
     save_file({name: value[..., :1].contiguous() for name, value in tensors.items()}, odd / "expert.safetensors")
     assert "do not fit" in refused(capsys, "experts", "replace", run, NAMES[0], odd)
     assert "There is no expert 'x'" in refused(capsys, "experts", "remove", run, "x")
+    assert "nothing to compare" in refused(capsys, "experts", "diff", run)
     assert "not there" in refused(capsys, "experts", "add", run, tmp_path / "nowhere")
     for name in NAMES[1:]:
         do("experts", "remove", str(run), name)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from redx.pipeline import Run as Run
     from redx.pipeline import load as load
     from redx.pipeline import run as run
+    from redx.pipeline import solver as solver
     from redx.records import Parts as Parts
 
 __version__ = "0.1.0"
@@ -28,9 +29,10 @@ _HOME = {
     "Run": "pipeline",
     "load": "pipeline",
     "run": "pipeline",
+    "solver": "pipeline",
     "Parts": "records",
 }
-__all__ = ["KINDS", "RULES", "Model", "Parts", "RedxError", "Run", "judge", "load", "run"]
+__all__ = ["KINDS", "RULES", "Model", "Parts", "RedxError", "Run", "judge", "load", "run", "solver"]
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,7 @@ from redx.encoders import Language
 from redx.errors import RedxError
 from redx.library import Expert
 from redx.model import Facts, Model
-from redx.records import Split
+from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import task
 
@@ -45,19 +45,19 @@ def changing(run: Path, seed: int | None = None) -> Iterator[tuple[Model, Path]]
     config, seed = pipeline.chosen_seed(run, seed)
     place = run / f"seed-{seed}"
     with store.writing(run, config):
-        model = folders.load_seed(place, config)
+        model, data = folders.load_seed(place, config), task(config.task).load(config, seed)  # before anything changes
         yield model, place
-        measure(place, config, seed)
+        measure(place, config, data)
 
 
-def measure(place: Path, config: Config, seed: int) -> None:
+def measure(place: Path, config: Config, data: Data) -> None:
     """What every bank says about the test split, by the experts that are there now."""
     model = folders.load_seed(place, config)
     if set(model.domains) - set(model.facts.routed):
         model.routing = "keys"  # until the router is trained anew
     for old in (place / "parts").glob("*.safetensors"):
         old.unlink()
-    pipeline.save_parts(place, model, task(config.task).load(config, seed))
+    pipeline.save_parts(place, model, data)
 
 
 def put(expert: Expert, place: Path) -> Path:
@@ -117,6 +117,8 @@ def diff(
     seed: int | None = None,
 ) -> dict[str, Any]:
     """What removing and adding experts would do to the test split; nothing is written."""
+    if not added and not removed:
+        raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
     config, seed = pipeline.chosen_seed(run, seed)
     model = folders.load_seed(run / f"seed-{seed}", config)
     raw = task(config.task).load(config, seed).test
@@ -217,7 +219,7 @@ def retrain_router(
         store.write_tensors(place / "router.safetensors", tensors)
         facts = dataclasses.replace(model.facts, routed=model.domains)
         store.write_json(place / "model.json", dataclasses.asdict(facts))
-        measure(place, config, seed)
+        measure(place, config, data)
     return {"experts": list(model.domains), "examples": len(splits["train"])}
 
 
