@@ -24,7 +24,7 @@ from redx.evaluate import judge
 from redx.pipeline import embed_splits
 from redx.presets import configure
 from redx.records import Parts
-from redx.tasks import preset, task
+from redx.tasks import arithmetic, preset, task
 from redx.texts import pack, unpack
 
 TEXTS = ["What is 37 plus 12?", "What is 4 minus 1?", "What is 4 minus 1?", "ä 10 − 3"]
