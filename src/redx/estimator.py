@@ -14,18 +14,17 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
-from redx import clusters, compose, experts, fingerprint, lessons, pretrained, schooling, stages, trunks
+from redx import compose, experts, fingerprint, lessons, pretrained, schooling, stages, trunks
 from redx.base import Base, build
 from redx.config import Bank, Config, Ownership, Router, Training, Trunk
 from redx.config import Base as Learning
 from redx.errors import RedxError
 from redx.evaluate import judge
+from redx.fitting import LIMIT, apart, cluster, draw_part, nudge, read_with, sharpen, train_base
 from redx.lessons import Shared
 from redx.library import Expert, Library
 from redx.model import Facts, Key, Model
-from redx.prefix import Prefix
 from redx.records import Parts, Split
 from redx.routers import Router as Gates
 from redx.seeding import generator
@@ -45,11 +44,8 @@ BATCH = 64  # examples a step sees
 STEPS = 120  # of each stage at least, unless told how many epochs
 EPOCHS = 10  # at least, unless told
 LR = 5e-3  # of AdamW: few steps, small networks
-LIMIT = 10.0  # standard deviations: a feature that hardly moved in the shared subset may leap elsewhere
 ROWS = 8192  # examples that are asked about at once
-CLUSTER = 10  # examples of a cluster at least, where there are enough
 ALPHA = 0.01  # the smallest that is chosen for a user
-NUDGE = 1e-4  # cut-offs lie this much above their score, so that rounding cannot carry an example across
 CHOICES = {
     "rule": tuple(compose.RULES),
     "experts": ("owned", "anchored", "plain"),
@@ -247,7 +243,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
                     "these experts stay silent. Give more data or a larger alpha.",
                     stacklevel=4,
                 )
-        return [_nudged(expert) for expert in made]
+        return [nudge(expert) for expert in made]
 
     # --- asking
 
@@ -337,7 +333,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             nothing = own.only(torch.arange(0))
             (expert,) = self._school([self._shared.lesson(str(domain), own, nothing, self.domains_)])
         name = self.model_.experts.add(expert)
-        _sharpen(self.model_.experts)
+        sharpen(self.model_.experts)
         return name
 
     def remove_expert(self, name: Any) -> Expert:
@@ -423,7 +419,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             config.ownership,
             functools.partial(dict, self._mark),
         )
-        _sharpen(library)
+        sharpen(library)
         router = None
         if self._router is not None:
             router = Gates(sharp.width, len(domains), config.router.shape, config.router.hidden)
@@ -482,82 +478,6 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             self._pooled = state["_pooled"] and _tensors(state["_pooled"])
             with torch.random.fork_rng(devices=[]):
                 self._compose([Expert(facts, _tensors(arrays)) for facts, arrays in made])
-
-
-# --- what fitting is made of
-
-
-def draw_part(cells: np.ndarray, part: float, least: int, draw: torch.Generator) -> np.ndarray:
-    """Which examples belong to this part of every cell: at least so many of each, and (least 0) never all of one."""
-    chosen = np.zeros(len(cells), bool)
-    for cell in np.unique(cells):
-        rows = np.flatnonzero(cells == cell)
-        count = min(max(least, round(part * len(rows))), len(rows) - 1 + least)
-        chosen[rows[torch.randperm(len(rows), generator=draw).numpy()[:count]]] = True
-    return chosen
-
-
-def cluster(raw: np.ndarray, seen: np.ndarray, labels: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Domains for data without any: clusters of what is not held out; where all is alike, the classes.
-
-    What is held out joins the nearest cluster, as new examples would, so that cut-offs keep their promise.
-    """
-    spread = raw[seen].std(0)
-    x = torch.from_numpy(((raw - raw[seen].mean(0)) / np.where(spread > 0, spread, 1.0)).clip(-LIMIT, LIMIT))
-    known = x[torch.from_numpy(seen)]
-    least = max(1, min(CLUSTER, len(known) // (2 * count)))
-    found = clusters.find(known, min(count, len(known) // least), least, generator(seed, "clusters"))
-    centres = torch.stack([known[found == place].mean(0) for place in range(int(found.max()) + 1)])
-    places = torch.cdist(x, centres).argmin(1)
-    places[torch.from_numpy(seen)] = found
-    return places.numpy() if len(centres) > 1 else labels
-
-
-def apart(places: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether every class belongs to one domain alone."""
-    return len(set(zip(places.tolist(), labels.tolist(), strict=True))) == len(set(labels.tolist()))
-
-
-def train_base(training: Training, own: Split, hidden: int, classes: int, seed: int) -> Base:
-    """A small trunk and the shared classifier, trained on the shared subset, with the bus folded in."""
-    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
-    encoder = trunks.Mlp(own.inputs.shape[1], hidden, 1, beside=True)
-    classifier = nn.Linear(hidden, classes)
-
-    def loss(rows: Tensor) -> Tensor:
-        logits = classifier(encoder(own.inputs[rows[0]])[:, :hidden])
-        return cross_entropy(logits, own.labels[rows[0]])[None]
-
-    net = nn.ModuleList([encoder, classifier])
-    stages.train(training, net, loss, [len(own)], [generator(seed, "batches", "base")], None, f"seed {seed}: base")
-    with torch.no_grad():
-        return Base.over(encoder, classifier, encoder.eval()(own.inputs))
-
-
-@functools.lru_cache(maxsize=2)
-def read_with(backbone: str) -> Prefix:
-    """The lower half of a language model, frozen; what is general about a text is known there."""
-    folder = pretrained.folder(backbone)
-    depth = Prefix(folder, (0,), "mean").config.num_hidden_layers
-    return Prefix(folder, (math.ceil(depth / 2),), "mean")
-
-
-def _nudged(expert: Expert) -> Expert:
-    """The same expert with scores of held-out examples a trifle higher, and so its cut-off: it speaks no oftener."""
-    tensors = expert.tensors()
-    if "ownership.calibration" in tensors:
-        scores = tensors["ownership.calibration"]
-        tensors["ownership.calibration"] = torch.where(scores.isfinite(), scores + NUDGE * (1 + scores.abs()), scores)
-    return Expert(expert.facts, tensors)
-
-
-def _sharpen(library: Library) -> None:
-    """Let all experts speak in double precision."""
-    for expert in library:
-        for key, settings in library.banks.items():
-            expert.voice(key, settings, library.base).double()
-            if settings.owned:
-                expert.owner(library.ownership, library.base).scorer.double()
 
 
 def _arrays(tensors: dict[str, Tensor]) -> Arrays:
