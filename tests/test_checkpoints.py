@@ -139,6 +139,22 @@ def test_a_slim_checkpoint_holds_what_was_trained_and_no_more(full: Path, slim: 
     assert set(checkpoints.evaluate(more.path).same.values()) == {1.0}
 
 
+@pytest.mark.parametrize("rule", ["red", "red/plain", "moe"])
+def test_a_checkpoint_can_be_narrowed_to_what_a_rule_reads(rule: str, full: Path, slim: Path, tmp_path: Path) -> None:
+    made = checkpoints.shrink(full, 1, out=tmp_path / "narrow.safetensors", rule=rule)
+    assert made.after.bytes < slim.stat().st_size
+    found = checkpoints.evaluate(made.path)
+    form = {"red": "residual", "moe": "standalone"}[rule.split("/")[0]]
+    assert {kept for kept, _ in found.banks} == {form}
+    assert set(found.same.values()) == {1.0}
+    assert any(name.startswith(rule) for name in found.same)
+
+
+def test_a_rule_that_reads_no_bank_of_experts_narrows_nothing(full: Path, ask: Ask) -> None:
+    for rule, word in (("global", "can be narrowed to"), ("red/nobody", "can be narrowed to"), ("x", "no rule 'x'")):
+        refused(ask("shrink", full, LAYERS, 1, "--rule", rule), word)
+
+
 def test_shrink_prints_parameters_and_bytes(full: Path, tmp_path: Path, ask: Ask) -> None:
     code, out, _ = ask(
         "shrink", full, LAYERS, 1, "--dtype", "float16", "--out", tmp_path / "half.safetensors", "--json"

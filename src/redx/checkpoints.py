@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from redx import pipeline, pretrained, store
+from redx import compose, pipeline, pretrained, store
 from redx.compose import RULES
 from redx.config import Config, Settings
 from redx.contents import CHECKPOINT, Entry, Source, opened, safe
@@ -230,9 +230,17 @@ def _place(name: str) -> re.Match[str] | None:
 
 
 def shrink(
-    path: Path, layers: int, dtype: str | None = None, out: Path | None = None, keep: Sequence[str] = ()
+    path: Path,
+    layers: int,
+    dtype: str | None = None,
+    out: Path | None = None,
+    keep: Sequence[str] = (),
+    rule: str | None = None,
 ) -> Made:
-    """Write a file with the last layers and what is no part of the pretrained model; what is unknown is refused."""
+    """Write a file with the last layers and what is no part of the pretrained model; what is unknown is refused.
+
+    With a rule, only the bank of experts that it reads is kept.
+    """
     out = _target(out or path.with_name(f"{path.name.removesuffix(path.suffix)}.slim{SUFFIX}"))
     if dtype not in (None, "float32", "float16", "bfloat16"):
         raise RedxError(f"There is no precision {dtype!r} to store in; choose float32, float16 or bfloat16.")
@@ -241,6 +249,9 @@ def shrink(
     with opened(path) as source:
         about = _about(path, source)
         kept = _choose(path, source, layers, keep, about)
+        if rule:
+            about, key = _narrow_to(path, about, rule)
+            kept = [name for name in kept if _serves(name, key, about.config)]
         tensors = {name: _convert(path, name, source.get(name), dtype) for name in kept}
         if about:
             facts = about.facts.model_copy(update={"kind": "slim"})
@@ -251,6 +262,34 @@ def shrink(
         dropped = [name for name in source.entries if name not in tensors]
         before = _size(source.entries.values(), path)
     return Made(out, before, _size(_entries(out).values(), out), [*dropped, *source.left_out])
+
+
+def _narrow_to(path: Path, about: About | None, name: str) -> tuple[About, str]:
+    """A checkpoint's facts with the one bank that a rule reads, and that bank."""
+    if about is None or about.facts.seed is None:
+        raise RedxError(f"{path} is no checkpoint of a run, so no rule can choose its tensors; leave out --rule.")
+    rule, _, bank = name.partition("/")
+    form = compose.rule(rule).form
+    key = f"{form}/{bank or about.config.main.get(form)}"
+    if form not in ("residual", "standalone") or key not in about.config.banks:
+        have = ", ".join(about.config.of_form("residual", "standalone"))
+        raise RedxError(f"Rule {name!r} reads the bank {key}, and {path} can be narrowed to {have}.")
+    banks = {each: about.config.banks[each] for each in dict.fromkeys((about.config.banks[key].of or key, key))}
+    fewer = {"banks": banks, "main": {form: key.split("/")[1]}, "integrate": False, "average": False}
+    return About(about.facts, about.config.model_copy(update=fewer), about.files), key
+
+
+def _serves(name: str, key: str, config: Config) -> bool:
+    """Whether a tensor is needed where only one bank is asked."""
+    part, colon, inner = name.partition(":")
+    form, bank = key.split("/")
+    if part == "answers":
+        rule, _, other = inner.partition("/")
+        return rule == "base" or (RULES[rule].form == form and other == bank)
+    if part.startswith("experts/"):
+        source = config.banks[key].of or key
+        return inner.startswith((f"{source}.", "ownership.") if config.banks[key].owned else f"{source}.")
+    return not colon or part not in ("pooled", "integration")
 
 
 def _choose(path: Path, source: Source, layers: int, keep: Sequence[str], about: About | None) -> list[str]:

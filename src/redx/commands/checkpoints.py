@@ -49,6 +49,7 @@ def shrink(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="file to write", show_default="FILE.slim.safetensors")] = None,
     keep: Annotated[list[str] | None, typer.Option(help="keep tensors whose names begin so; repeatable")] = None,
+    rule: Annotated[str | None, typer.Option(help="keep only the bank that this rule reads, such as red")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Keep only what was trained: the last layers, and all that is no part of the pretrained model.
@@ -57,7 +58,7 @@ def shrink(
     """
     from redx import checkpoints
 
-    made = checkpoints.shrink(file, layers, dtype, out, keep or ())
+    made = checkpoints.shrink(file, layers, dtype, out, keep or (), rule)
     print_json(_tell_made(made)) if as_json else _show_made(made)
 
 
