@@ -15,6 +15,8 @@ from redx.cli import main
 from redx.errors import RedxError
 from redx.library import Expert, Library
 from redx.model import Model
+from redx.presets import configure
+from redx.tasks import arithmetic, task, tasks
 
 NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
 QUESTIONS = ["What is 37 plus 12?", "What is 2 plus 3?", "What is 50 plus 49?", "What is 11 plus 20?"]
@@ -59,6 +61,14 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 def test_the_order_of_names_is_the_one_people_expect() -> None:
     assert tuple(sorted(set(NAMES), key=names.natural)) == NAMES
     assert sorted(["b", "a10", "a9", "a"], key=names.natural) == ["a", "a9", "a10", "b"]
+
+
+@pytest.mark.parametrize("name", [name for name in tasks() if name not in ("jsonl", "features")])
+def test_every_task_names_its_domains_in_the_order_of_a_library(name: str) -> None:
+    changes = {"operations": ["sub", "add"]} if name in arithmetic.TASKS else {}
+    config = configure(name, "quick", limit=100, **changes)
+    found = task(name).load(config, 0).domains
+    assert list(found) == sorted(found, key=names.natural)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\\b", ".hidden", "a\n", "x" * 101, "con "])

@@ -21,11 +21,13 @@ from redx import clusters, encoders, pretrained, tables
 from redx.cli import main
 from redx.errors import RedxError
 from redx.fetch import Digest
+from redx.names import natural
 from redx.prefix import Prefix
 from redx.presets import configure
 from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import own, task
+from redx.texts import unpack
 
 FEW: dict[str, Any] = {"epochs": {"base": 3, "experts": 2, "router": 2}}
 Row = dict[str, Any]
@@ -476,3 +478,13 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkey
     monkeypatch.setattr(tables, "UNPACKED", 1_000_000)
     with pytest.raises(RedxError, match="unpacks to"):
         tables.arrays(tmp_path / "bomb.npz", ["x", "y"], [])
+
+
+def test_domains_stand_in_the_order_of_their_folders(tmp_path: Path) -> None:
+    lines = [{"text": f"text {n}", "label": n % 2, "domain": ("b", "<a>", "c")[n % 3]} for n in range(90)]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    config = configure("jsonl", "quick", file=str(tmp_path / "own.jsonl"), domain="domain")
+    data = task("jsonl").load(config, 0)
+    assert list(data.domains) == sorted(data.domains, key=natural)
+    place = data.domains.index("_a_")
+    assert all(int(text.split()[1]) % 3 == 1 for text in unpack(data.train.only(data.train.domains == place).inputs))

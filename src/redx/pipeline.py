@@ -27,7 +27,7 @@ from redx.encoders import Language
 from redx.errors import RedxError
 from redx.evaluate import Banks, Row, evaluate, summarise
 from redx.findings import Study
-from redx.folders import load_seed
+from redx.folders import load_seed, name_domains
 from redx.lessons import Shared
 from redx.model import Facts, Model
 from redx.presets import configure
@@ -176,7 +176,8 @@ def _conclude(
     with progress("evaluation", len(parts)) as advance:
         for seed, banks in parts.items():
             sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
-            rows += evaluate(banks, task=config.task, seed=seed, domains=first.domains, **sweep)
+            names = name_domains(folder / f"seed-{seed}")
+            rows += evaluate(banks, task=config.task, seed=seed, domains=names, **sweep)
             advance(1)
     evaluated = time.perf_counter()
     study = _study(config, folder, data, parts)

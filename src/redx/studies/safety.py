@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from redx import certify, compose, experts, noise, stages
+from redx.compose import true_domain
 from redx.config import Config
 from redx.evaluate import Banks, answer, judge, weigh
 from redx.findings import Figure, Line, Panel, Study, Table
@@ -95,7 +96,7 @@ def price(
                 "sum": right_share("sum", bound),
                 "swap": right_share("red", bound, noisy),
                 "certified": certify.certified(judged.radius, judged.predicted == bound.labels, 1.0),
-                "own expert speaks": float(spoken.gather(1, bound.domains[:, None]).double().mean()),
+                "own expert speaks": float((spoken & true_domain(bound).bool()).any(1).double().mean()),
             }
             for name, value in found.items():
                 figures.setdefault(name, []).append(value)
@@ -136,22 +137,22 @@ def _mean_of(parts: dict[int, Banks], rule: str) -> float:
 def keep_silent(config: Config, data: dict[int, Data], models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     """How often each expert speaks out of turn on test, beside what was promised."""
     rows, facts = [], {}
-    first = data[config.seeds[0]]
-    outside = [int((first.test.domains != index).sum()) for index in range(len(first.domains))]
+    places = {seed: model.places(data[seed].test.domains) for seed, model in models.items()}
+    names = models[config.seeds[0]].domains
+    outside = [int((places[config.seeds[0]] != index).sum()) for index in range(len(names))]
     for alpha in (0.01, 0.003, 0.001):
         shares = [
-            out_of_turn(_spoken(config, data[seed], model, alpha), data[seed].test.domains)
-            for seed, model in models.items()
+            out_of_turn(_spoken(config, data[seed], model, alpha), places[seed]) for seed, model in models.items()
         ]
         mean = torch.stack(shares).mean(0).tolist()
         rows.append((f"{alpha:g}", *mean, sum(mean) / len(mean)))
         low = [wilson(share, count)[0] for share, count in zip(mean, outside, strict=True)]
         facts[f"{alpha:g}"] = {
-            "per_expert": dict(zip(first.domains, mean, strict=True)),
+            "per_expert": dict(zip(names, mean, strict=True)),
             "within_sampling_error": all(bound <= alpha for bound in low),
         }
     note = "Share of test examples outside its domain on which an expert speaks; promised: at most α on average."
-    return Table("Speaking out of turn", ("α", *first.domains, "mean"), tuple(rows), note), facts
+    return Table("Speaking out of turn", ("α", *names, "mean"), tuple(rows), note), facts
 
 
 def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:

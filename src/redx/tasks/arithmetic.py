@@ -30,7 +30,7 @@ def load(config: Config, seed: int) -> Data:
     texts = [record.get("question") or record["expr"] for record in records]
     keys = [canonical(record.get("expr") or text) for record, text in zip(records, texts, strict=True)]
     owners = [owner(config, record) for record in records]
-    domains = config.questions.operations if by_operation(config) else BY_RANGE
+    domains = tuple(sorted(config.questions.operations)) if by_operation(config) else BY_RANGE  # as experts stand
     low, high = (1 - OPERAND, HIGH + OPERAND) if config.task == "steps" else (LOW, HIGH)
     every = Split(
         pack(texts),

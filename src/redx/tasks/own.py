@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redx import clusters, splits, tables, texts
 from redx.config import Bank, Base, Config, Ownership, Reading, Router, Table, Training, Trunk
 from redx.errors import RedxError
-from redx.names import fit
+from redx.names import fit, natural
 from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import MAIN, Task, square
@@ -109,12 +109,14 @@ def assemble(
         raise RedxError(
             f"All examples are of one domain, '{found[0]}'; give another --domain COLUMN, or leave it out for clusters."
         )
+    named = dict(zip(found, folders(found), strict=True))
+    found.sort(key=lambda name: natural(named[name]))  # as their folders stand, which is how a library orders experts
     number = {name: index for index, name in enumerate(classes)}
     place = {name: index for index, name in enumerate(found)}
     every = Split(inputs, torch.tensor([number[name] for name in labels]), torch.tensor([place[n] for n in domains]))
     rows = deal(keys, every, config.questions.split, seed) if parts is None else _given(parts)
     train, validation, test = (every.only(some) for some in rows)
-    names = folders(found)
+    names = tuple(named[name] for name in found)
     for split, part in zip((train, validation, test), ("train", "validation", "test"), strict=True):
         if len(split) < 2:
             raise RedxError(f"There are {len(split)} examples for {part}, and 2 are the least; add examples.")
