@@ -97,7 +97,7 @@ def grow(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, dict
         f"Rule `red` with `keys`. In three orders a seed, the step that cost most took {max(worst, 0):.4f}; the "
         f"outputs at the end {'do not depend on the order, bit for bit' if same else 'DEPEND on the order'}."
     )
-    columns = ("seed", *(f"{count} experts" if count else "base" for count in counts))
+    columns = ("seed", *(f"{count} expert{'s' * (count > 1)}" if count else "base" for count in counts))
     return Table("Experts added one by one", columns, tuple(rows), note), facts
 
 
