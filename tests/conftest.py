@@ -9,7 +9,9 @@ import torch
 
 import redx
 import tiny_lm
+from asking import Ask
 from redx.arithmetic.pointer import Pointer
+from redx.cli import main
 from tiny import changes
 
 torch.set_num_threads(1)
@@ -49,6 +51,23 @@ def chains(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Pointer, "train", classmethod(lambda cls, seed: learn(seed, samples=500)))
         return small(qwen, tmp_path_factory.mktemp("steps"), "steps")
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Run a command: exit code, stdout, stderr."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()  # what fixtures said
+        code = 0
+        try:
+            main([str(word) for word in words])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
 
 
 @pytest.fixture(autouse=True)

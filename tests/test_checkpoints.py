@@ -17,38 +17,11 @@ from safetensors.torch import load_file, save_file
 
 import redx
 import tiny_lm
+from asking import Ask, refused
 from redx import checkpoints, contents, store
-from redx.cli import main
 from redx.errors import RedxError
 
-Ask = Callable[..., tuple[int, str, str]]
 LAYERS = "--trainable-last-n-layers"
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Run a command: exit code, stdout, stderr."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()  # what fixtures said
-        code = 0
-        try:
-            main([str(word) for word in words])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
-
-
-def refused(answer: tuple[int, str, str], *words: str) -> None:
-    code, out, err = answer
-    assert (code, out) == (2, ""), answer
-    assert err.count("\n") == 1, err
-    assert err.startswith("redx: ")
-    for word in words:
-        assert word in err, err
 
 
 @pytest.fixture(scope="module")

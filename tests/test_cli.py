@@ -13,43 +13,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import redx
+from asking import Ask, refused
 from redx.arithmetic.questions import KINDS
-from redx.cli import app, main
-
-Ask = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Run a command: exit code, stdout, stderr."""
-
-    def run(*words: str | Path) -> tuple[int, str, str]:
-        code = 0
-        try:
-            main([str(word) for word in words])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return run
+from redx.cli import app
 
 
 @pytest.fixture
 def copy(toy: redx.Run, tmp_path: Path) -> Path:
     shutil.copytree(toy.folder, tmp_path / "toy")
     return tmp_path / "toy"
-
-
-def check_refused(answer: tuple[int, str, str], *words: str) -> None:
-    code, out, err = answer
-    assert code == 2, (out, err)
-    assert out == ""
-    assert err.startswith("redx: ")
-    assert err.count("\n") == 1, err
-    assert "Traceback" not in err
-    for word in words:
-        assert word in err
 
 
 VERBS = [(command.name or getattr(command.callback, "__name__", ""),) for command in app.registered_commands]
@@ -135,27 +107,27 @@ def test_report_of_one_and_of_several(ask: Ask, copy: Path, toy: redx.Run, tmp_p
     ],
 )
 def test_bad_words_get_one_sentence(ask: Ask, toy: redx.Run, words: tuple[str, ...], told: tuple[str, ...]) -> None:
-    check_refused(ask(*(str(toy.folder) if word == "RUN" else word for word in words)), *told)
+    refused(ask(*(str(toy.folder) if word == "RUN" else word for word in words)), *told)
 
 
 def test_folder_of_another_task(ask: Ask, copy: Path) -> None:
     before = (copy / "config.json").read_bytes()
-    check_refused(ask("run", "toy-mlp", "--out", copy), "holds a run of 'toy'", "--out")
-    check_refused(ask("run", "toy", "--preset", "quick", "--out", copy), "other settings", "--out")
+    refused(ask("run", "toy-mlp", "--out", copy), "holds a run of 'toy'", "--out")
+    refused(ask("run", "toy", "--preset", "quick", "--out", copy), "other settings", "--out")
     assert (copy / "config.json").read_bytes() == before
 
 
 def test_folder_that_holds_something_else(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("mine")
-    check_refused(ask("run", "toy", "--out", tmp_path), "not empty")
+    refused(ask("run", "toy", "--out", tmp_path), "not empty")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.txt"]
 
 
 @pytest.mark.parametrize("content", ['{"task": "toy", "see', "[]", '{"task": 3}', ""])
 def test_truncated_config(ask: Ask, copy: Path, content: str) -> None:
     (copy / "config.json").write_text(content)
-    check_refused(ask("certify", copy), "config.json")
-    check_refused(ask("run", "toy", "--out", copy), "config.json")
+    refused(ask("certify", copy), "config.json")
+    refused(ask("run", "toy", "--out", copy), "config.json")
     assert (copy / "config.json").read_text() == content
 
 
@@ -164,23 +136,23 @@ def test_nan_and_truncated_parts(ask: Ask, copy: Path) -> None:
     tensors = load_file(path)
     tensors["residuals"][0, 0, 0] = torch.nan
     save_file(tensors, path)
-    check_refused(ask("certify", copy), "Parts.residuals", "NaN")
+    refused(ask("certify", copy), "Parts.residuals", "NaN")
     path.write_bytes(path.read_bytes()[:-40])
-    check_refused(ask("certify", copy), path.name, "truncated")
+    refused(ask("certify", copy), path.name, "truncated")
 
 
 def test_read_only_folder_and_full_disk(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    check_refused(ask("run", "toy", "--out", file / "run"), "Cannot write", "--out")
+    refused(ask("run", "toy", "--out", file / "run"), "Cannot write", "--out")
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o500)
     if os.geteuid() == 0:  # root may write anywhere, so let the system say no for it
         monkeypatch.setattr("builtins.open", _no_space_for(locked))
-    check_refused(ask("run", "toy", "--out", locked), "Cannot write", "--out")
+    refused(ask("run", "toy", "--out", locked), "Cannot write", "--out")
     monkeypatch.undo()
     monkeypatch.setattr(os, "replace", _full)
-    check_refused(ask("run", "toy", "--out", tmp_path / "full"), "Cannot write", "free space")
+    refused(ask("run", "toy", "--out", tmp_path / "full"), "Cannot write", "free space")
     assert not [path for path in (tmp_path / "full").iterdir() if path.name != ".lock"]
 
 
@@ -204,7 +176,7 @@ def test_two_runs_cannot_write_one_folder(ask: Ask, copy: Path) -> None:
 
     config = store.read_config(copy)
     with store.writing(copy, config):
-        check_refused(ask("run", "toy", "--preset", "quick", "--out", copy), "Another run is writing")
+        refused(ask("run", "toy", "--preset", "quick", "--out", copy), "Another run is writing")
 
 
 def test_debug_shows_the_traceback(ask: Ask) -> None:
