@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
-from redx import certify, compose, encoders, experts, lessons, noise, stages, store
+from redx import certify, compose, encoders, experts, lessons, noise, stages
 from redx.base import Base
 from redx.config import Bank, Config, Ownership
 from redx.evaluate import answer, judge, measure, weigh
+from redx.io import files
 from redx.lessons import Shared
 from redx.library import Owner
 from redx.ownership import out_of_turn
@@ -72,7 +73,7 @@ class Bench:
     def __init__(self, run: Path, seed: int) -> None:
         self.config, self.seed = task("mnist").presets["default"], seed
         data = task("mnist").load(self.config, seed)
-        self.base = Base.of(store.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoders.build(self.config))
+        self.base = Base.of(files.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoders.build(self.config))
         train = stages.embed(self.config, self.base, data.train)
         validation = stages.embed(self.config, self.base, data.validation)
         choose, calibrate = lessons.halve(data, self.config.ownership.calibration, seed)

@@ -20,6 +20,7 @@ import tiny_lm
 from asking import Ask, refused
 from redx import checkpoints, contents, store
 from redx.errors import RedxError
+from redx.io import tensor_files
 
 LAYERS = "--trainable-last-n-layers"
 
@@ -228,11 +229,11 @@ def test_refusals_of_evaluate(slim: Path, full: Path, tmp_path: Path, ask: Ask) 
     try_one(slim, lambda t, _: [t.pop(key) for key in list(t) if key.startswith("router:")], "altered.safetensors")
     try_one(slim, lambda _, about: about.update(config="{"), "damaged")
     try_one(slim, lambda _, about: about.pop("files"), "damaged")
-    try_one(slim, lambda _, about: about.update({contents.CHECKPOINT: "[]"}), "damaged")
+    try_one(slim, lambda _, about: about.update({tensor_files.CHECKPOINT_KEY: "[]"}), "damaged")
     try_one(slim, lambda _, about: about.update(files=about["files"].replace("model.json", "../model.json")), "damaged")
     try_one(slim, lambda _, about: about.update(files=about["files"].replace('"range_2_20"', '"../x"')), "path")
     try_one(slim, lambda t, _: t.update({"experts/../../x/expert:a": torch.ones(1)}), "path")
-    facts = contents.CHECKPOINT
+    facts = tensor_files.CHECKPOINT_KEY
     try_one(slim, lambda _, about: about.update({facts: about[facts].replace('"test":"', '"test":"0')}), "test split")
     save_file({"head.weight": torch.ones(2, 2)}, tmp_path / "plain.safetensors")
     refused(ask("evaluate", tmp_path / "plain.safetensors"), "no checkpoint of a run")
@@ -292,7 +293,7 @@ def bad_files(folder: Path, full: Path, trap: Path) -> dict[Path, str]:
     zipped(folder / "path.pt", {**members, "../../x": b"x"})
     zipped(folder / "root.pt", {**members, "/etc/x": b"x"})
     zipped(folder / "other.pt", {"readme.txt": b"x"})
-    zipped(folder / "large.pt", {"archive/data.pkl": bytes(contents.PROGRAM_BYTES + 1)})
+    zipped(folder / "large.pt", {"archive/data.pkl": bytes(tensor_files.PROGRAM_BYTES + 1)})
     words = {"trap": "posix.mkdir", "legacy": "pickle", "spread": "unpacks to more", "many": "unpacks to more"}
     words |= {"named": "path", "signs": "hidden sign", "sparse": "no plain tensor", "keys": "does not know"}
     words |= {"list": "does not know", "nothing": "no tensors", "cut": "truncated", "bomb": "zip bomb"}
@@ -367,7 +368,7 @@ def test_a_pt_in_the_style_of_the_scripts_is_shrunk(prefix: str, wrap: bool, tmp
     code, out, _ = ask("inspect", made, "--json")
     told = json.loads(out)
     assert told["kind"] == "checkpoint, slim"
-    assert told["about"][contents.CHECKPOINT]["beside"] == ({"epoch": 10, "args": {"lr": 1e-4}} if wrap else {})
+    assert told["about"][tensor_files.CHECKPOINT_KEY]["beside"] == ({"epoch": 10, "args": {"lr": 1e-4}} if wrap else {})
     refused(ask("evaluate", made), "no checkpoint of a run")
 
 

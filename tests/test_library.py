@@ -10,9 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import redx
-from redx import changes, compose, folders, names, store
+from redx import changes, compose, folders
 from redx.cli import main
 from redx.errors import RedxError
+from redx.io.files import check_name, natural_order, read_json, write_json
 from redx.library import Expert, Library
 from redx.model import Model
 from redx.presets import configure
@@ -59,8 +60,8 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
 
 
 def test_the_order_of_names_is_the_one_people_expect() -> None:
-    assert tuple(sorted(set(NAMES), key=names.natural)) == NAMES
-    assert sorted(["b", "a10", "a9", "a"], key=names.natural) == ["a", "a9", "a10", "b"]
+    assert tuple(sorted(set(NAMES), key=natural_order)) == NAMES
+    assert sorted(["b", "a10", "a9", "a"], key=natural_order) == ["a", "a9", "a10", "b"]
 
 
 @pytest.mark.parametrize("name", [name for name in tasks() if name not in ("jsonl", "features")])
@@ -68,13 +69,13 @@ def test_every_task_names_its_domains_in_the_order_of_a_library(name: str) -> No
     changes = {"operations": ["sub", "add"]} if name in arithmetic.TASKS else {}
     config = configure(name, "quick", limit=100, **changes)
     found = task(name).load(config, 0).domains
-    assert list(found) == sorted(found, key=names.natural)
+    assert list(found) == sorted(found, key=natural_order)
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a/b", "a\\b", ".hidden", "a\n", "x" * 101, "con "])
 def test_a_name_cannot_lead_out_of_its_folder(name: str) -> None:
     with pytest.raises(RedxError, match="cannot be called"):
-        names.check(name)
+        check_name(name)
 
 
 @pytest.mark.parametrize("router", ["router", "keys"])
@@ -290,7 +291,7 @@ def test_bad_input_gets_one_sentence_and_changes_nothing(
     (truncated / "expert.safetensors").write_bytes((place / "expert.safetensors").read_bytes()[:500])
     assert "truncated" in refused(capsys, "experts", "replace", run, NAMES[0], truncated)
     outside = spoil("outside")
-    store.write_json(outside / "expert.json", store.read_json(place / "expert.json") | {"domain": "../x"})
+    write_json(outside / "expert.json", read_json(place / "expert.json") | {"domain": "../x"})
     assert "cannot be called" in refused(capsys, "experts", "add", run, outside)
     pickled = spoil("pickled")
     (pickled / "expert.safetensors").rename(pickled / "expert.pt")

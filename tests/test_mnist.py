@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import redx
-from redx import experts, features, fetch, lessons
+from redx import experts, fetch, lessons
 from redx.base import Base
 from redx.experts import LowRank
+from redx.io import feature_cache, hashing
 from redx.lessons import Lesson, Shared
 from redx.presets import configure
 from redx.records import Data, Split
@@ -193,23 +194,23 @@ def test_features_are_made_once_and_only_whole(tmp_path: Path, monkeypatch: pyte
         return list(made.split(4))
 
     for _ in range(2):
-        assert torch.equal(features.remember("x", 10, make), made)
+        assert torch.equal(feature_cache.cached_rows("x", 10, make), made)
     assert len(calls) == 1
     path = tmp_path / "embeddings" / "x.npy"
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(redx.RedxError, match="truncated"):
-        features.remember("x", 10, make)
+        feature_cache.cached_rows("x", 10, make)
 
     def fail() -> list[torch.Tensor]:
         raise OSError(28, "No space left on device")
 
     with pytest.raises(redx.RedxError, match="free space"):
-        features.remember("y", 10, fail)
+        feature_cache.cached_rows("y", 10, fail)
     assert [found.name for found in path.parent.iterdir()] == ["x.npy"]
 
 
 def test_other_weights_or_data_have_another_name() -> None:
     one = {"w": torch.zeros(3)}
-    assert features.fingerprint(one, "a") == features.fingerprint({"w": torch.zeros(3)}, "a")
-    assert features.fingerprint(one, "a") != features.fingerprint({"w": torch.ones(3)}, "a")
-    assert features.fingerprint(one, "a") != features.fingerprint(one, "b")
+    assert hashing.hash_tensors(one, "a") == hashing.hash_tensors({"w": torch.zeros(3)}, "a")
+    assert hashing.hash_tensors(one, "a") != hashing.hash_tensors({"w": torch.ones(3)}, "a")
+    assert hashing.hash_tensors(one, "a") != hashing.hash_tensors(one, "b")

@@ -20,8 +20,8 @@ import tiny_lm
 from redx import clusters, encoders, pretrained, tables
 from redx.cli import main
 from redx.errors import RedxError
-from redx.fetch import Digest
-from redx.names import natural
+from redx.io.download import Digest
+from redx.io.files import natural_order
 from redx.prefix import Prefix
 from redx.presets import configure
 from redx.records import Data, Split
@@ -485,6 +485,6 @@ def test_domains_stand_in_the_order_of_their_folders(tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = configure("jsonl", "quick", file=str(tmp_path / "own.jsonl"), domain="domain")
     data = task("jsonl").load(config, 0)
-    assert list(data.domains) == sorted(data.domains, key=natural)
+    assert list(data.domains) == sorted(data.domains, key=natural_order)
     place = data.domains.index("_a_")
     assert all(int(text.split()[1]) % 3 == 1 for text in unpack(data.train.only(data.train.domains == place).inputs))

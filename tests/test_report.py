@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import problems
-from redx import report, store
+from redx import report
 from redx.chapter import judge
 from redx.compose import RULES
 from redx.config import Bank, Config
@@ -19,6 +19,7 @@ from redx.drawing import draw
 from redx.errors import RedxError
 from redx.evaluate import Banks, evaluate, summarise
 from redx.findings import Figure, Line, Panel, Study, Table
+from redx.io import files
 from redx.noise import KINDS
 
 DOMAINS = ("low", "middle", "high")
@@ -178,17 +179,17 @@ def test_figures_follow_the_page_or_stand_alone() -> None:
 
 def save(folder: Path, study: Study | None = None, **changes: Any) -> Path:
     config = settings(noise=("swap",), **changes)
-    store.write_json(folder / "config.json", config.model_dump(mode="json"))
-    store.write_json(folder / "summary.json", summary(config))
+    files.write_json(folder / "config.json", config.model_dump(mode="json"))
+    files.write_json(folder / "summary.json", summary(config))
     if study:
-        store.write_json(folder / "study.json", asdict(study))
+        files.write_json(folder / "study.json", asdict(study))
     return folder
 
 
 def test_study_comes_back_as_it_was(tmp_path: Path) -> None:
     assert report.read_study(save(tmp_path / "a", STUDY)) == STUDY
     assert report.read_study(save(tmp_path / "b")) is None
-    store.write_json(tmp_path / "b" / "study.json", {"tables": 3})
+    files.write_json(tmp_path / "b" / "study.json", {"tables": 3})
     with pytest.raises(RedxError, match="does not hold a study"):
         report.read_study(tmp_path / "b")
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from redx import caches, shelf
 from redx.errors import RedxError
-from redx.shelf import Shelf
+from redx.io import cache, feature_cache
+from redx.io.feature_cache import FeatureCache
 
 MEND = r"delete .* or all features with `redx cache clear`"
 
@@ -33,7 +33,7 @@ def indices(folder: Path) -> list[Path]:
 
 
 def assert_holds(folder: Path, numbers: list[int]) -> None:
-    rows, counts = Shelf(folder, 3).get([f"text {n}" for n in numbers])
+    rows, counts = FeatureCache(folder, 3).get([f"text {n}" for n in numbers])
     assert counts.tolist() == [n % 4 + 1 for n in numbers]
     assert rows.tolist() == [[n] * 3 for n in numbers for _ in range(n % 4 + 1)]
     assert rows.dtype == torch.float32
@@ -41,9 +41,9 @@ def assert_holds(folder: Path, numbers: list[int]) -> None:
 
 @pytest.mark.parametrize("limits", [(10**9, 8192), (10**9, 10), (100, 10**9), (1, 1)])
 def test_what_was_put_in_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]) -> None:
-    monkeypatch.setattr(shelf, "LIMIT_BYTES", limits[0])
-    monkeypatch.setattr(shelf, "LIMIT_TEXTS", limits[1])
-    mine = Shelf(tmp_path / "a", 3)
+    monkeypatch.setattr(feature_cache, "LIMIT_BYTES", limits[0])
+    monkeypatch.setattr(feature_cache, "LIMIT_TEXTS", limits[1])
+    mine = FeatureCache(tmp_path / "a", 3)
     assert mine.missing(["x", "text 1", "x"]) == ["x", "text 1"]
     mine.add(batches(range(50)))
     assert (len(indices(tmp_path / "a")) == 1) == (limits[1] == 8192)
@@ -57,14 +57,14 @@ def test_what_was_put_in_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_odd_texts(tmp_path: Path) -> None:
     texts = ["", "\0", "\u00e9", "e\u0301", "a" * 9999, "😀"]  # composed and decomposed are two
-    Shelf(tmp_path, 1).add([[(text, torch.tensor([[float(at)]])) for at, text in enumerate(texts)]])
-    assert Shelf(tmp_path, 1).get(texts)[0].flatten().tolist() == list(range(len(texts)))
+    FeatureCache(tmp_path, 1).add([[(text, torch.tensor([[float(at)]])) for at, text in enumerate(texts)]])
+    assert FeatureCache(tmp_path, 1).get(texts)[0].flatten().tolist() == list(range(len(texts)))
 
 
 def test_many_are_fast(tmp_path: Path) -> None:
     texts = [f"What is {n // 300} plus {n % 300}?" for n in range(64_000)]
     rows = torch.arange(64_000.0).repeat(16, 1).T.contiguous()
-    mine = Shelf(tmp_path, 16)
+    mine = FeatureCache(tmp_path, 16)
     mine.add(list(zip(texts[at : at + 100], rows[at : at + 100].split(1), strict=True)) for at in range(0, 64_000, 100))
     assert len(indices(tmp_path)) == 8
     order = torch.randperm(64_000, generator=torch.Generator().manual_seed(0))
@@ -77,15 +77,15 @@ def test_many_are_fast(tmp_path: Path) -> None:
 
 
 def test_what_breaks_keeps_whole_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shelf, "LIMIT_TEXTS", 10)
+    monkeypatch.setattr(feature_cache, "LIMIT_TEXTS", 10)
 
     def breaking() -> Iterator[list[tuple[str, Tensor]]]:
         yield from batches(range(20))
         raise RuntimeError("in the midst")
 
     with pytest.raises(RuntimeError, match="in the midst"):
-        Shelf(tmp_path, 3).add(breaking())
-    assert Shelf(tmp_path, 3).missing([f"text {n}" for n in range(22)]) == ["text 20", "text 21"]
+        FeatureCache(tmp_path, 3).add(breaking())
+    assert FeatureCache(tmp_path, 3).missing([f"text {n}" for n in range(22)]) == ["text 20", "text 21"]
     assert_holds(tmp_path, list(range(20)))
 
 
@@ -107,7 +107,7 @@ shelf.Shelf(shelf.Path({str(tmp_path)!r}), 3).add(
 """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 9
     texts = [f"text {n}" for n in range(16)]
-    again = Shelf(tmp_path, 3)
+    again = FeatureCache(tmp_path, 3)
     assert again.missing(texts) == texts[at // 2 * 4 :]
     again.add(batches(range(at // 2 * 4, 16)))
     assert_holds(tmp_path, list(range(16)))
@@ -122,7 +122,7 @@ first = int(sys.argv[1])
 shelf.Shelf(shelf.Path({str(tmp_path)!r}), 3, {{"pooling": "mean"}}).add(
     [[(f"text {{n}}", torch.full((n % 4 + 1, 3), float(n)))] for n in range(first, first + 200)])
 """
-    reader = Shelf(tmp_path, 3)
+    reader = FeatureCache(tmp_path, 3)
     both = [subprocess.Popen([sys.executable, "-c", code, first]) for first in ("0", "100")]  # they overlap
     while any(process.poll() is None for process in both):
         reader.missing(["text 0"])  # never trips over what is being written
@@ -133,9 +133,9 @@ shelf.Shelf(shelf.Path({str(tmp_path)!r}), 3, {{"pooling": "mean"}}).add(
 
 
 def test_what_was_read_first_stays(tmp_path: Path) -> None:
-    mine = Shelf(tmp_path, 1)
+    mine = FeatureCache(tmp_path, 1)
     for value in range(8):
-        Shelf(tmp_path, 1).add([[("a", torch.tensor([[float(value)]]))]])
+        FeatureCache(tmp_path, 1).add([[("a", torch.tensor([[float(value)]]))]])
         assert mine.get(["a"])[0].item() == 0
 
 
@@ -143,7 +143,7 @@ def test_what_was_read_first_stays(tmp_path: Path) -> None:
 
 
 def damaged(folder: Path, how: str) -> None:
-    Shelf(folder, 3).add(batches(range(8)))
+    FeatureCache(folder, 3).add(batches(range(8)))
     index = indices(folder)[0]
     data = Path(str(index).replace(".index", ""))
     match how:
@@ -171,26 +171,26 @@ def damaged(folder: Path, how: str) -> None:
 def test_damage_is_told(tmp_path: Path, how: str) -> None:
     damaged(tmp_path, how)
     with pytest.raises(RedxError, match=MEND):
-        Shelf(tmp_path, 3).missing(["text 1"])
+        FeatureCache(tmp_path, 3).missing(["text 1"])
 
 
 def test_another_width_is_told(tmp_path: Path) -> None:
-    Shelf(tmp_path, 3).add(batches(range(2)))
+    FeatureCache(tmp_path, 3).add(batches(range(2)))
     with pytest.raises(RedxError, match=f"has 3 features a row where 5 are expected; {MEND}"):
-        Shelf(tmp_path, 5).missing(["text 1"])
+        FeatureCache(tmp_path, 5).missing(["text 1"])
     with pytest.raises(RedxError, match="do not fit"):
-        Shelf(tmp_path / "b", 5).add(batches(range(2)))
+        FeatureCache(tmp_path / "b", 5).add(batches(range(2)))
 
 
 def test_about_must_fit_but_for_the_name(tmp_path: Path) -> None:
     about = {"backbone": "a", "fingerprint": "1", "blocks": [1]}
-    Shelf(tmp_path, 3, about).add(batches(range(2)))
-    Shelf(tmp_path, 3, about | {"backbone": "b"}).add(batches(range(2)))
+    FeatureCache(tmp_path, 3, about).add(batches(range(2)))
+    FeatureCache(tmp_path, 3, about | {"backbone": "b"}).add(batches(range(2)))
     with pytest.raises(RedxError, match=rf"another backbone \(fingerprint differ\); {MEND}"):
-        Shelf(tmp_path, 3, about | {"fingerprint": "2"})
+        FeatureCache(tmp_path, 3, about | {"fingerprint": "2"})
     (tmp_path / "about.json").write_text("[")
     with pytest.raises(RedxError, match=f"about.json is damaged; {MEND}"):
-        Shelf(tmp_path, 3, about)
+        FeatureCache(tmp_path, 3, about)
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
@@ -201,14 +201,14 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     with monkeypatch.context() as patch:
         patch.setattr(os, call, full)
         with pytest.raises(RedxError, match=r"Cannot write to .* \(No space left on device\); free space or set"):
-            Shelf(tmp_path, 3).add(batches(range(8)))
+            FeatureCache(tmp_path, 3).add(batches(range(8)))
     assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RedxError, match="Cannot write to"):
-        Shelf(tmp_path / "file" / "a", 3).add(batches(range(2)))
+        FeatureCache(tmp_path / "file" / "a", 3).add(batches(range(2)))
 
 
 # --- the cache
@@ -221,7 +221,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for path, size in (("cache/mnist/a", 5), ("cache/mnist/b", 6), ("cache/backbones/lm/config.json", 7)):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(bytes(size))
-    Shelf(tmp_path / "cache/features/x", 3, {"pooling": "mean"}).add(batches(range(2)))
+    FeatureCache(tmp_path / "cache/features/x", 3, {"pooling": "mean"}).add(batches(range(2)))
     (tmp_path / "cache/features/plain.npy").write_bytes(bytes(9))
     (tmp_path / "cache/other").write_text("mine")
     (tmp_path / "outside").mkdir()
@@ -232,7 +232,7 @@ def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_info(full: Path) -> None:
-    found = {(entry["kind"], entry["name"]): entry for entry in caches.info()}
+    found = {(entry["kind"], entry["name"]): entry for entry in cache.cache_entries()}
     names = [("mnist", "mnist"), ("backbone", "lm"), *(("features", name) for name in ("link", "plain.npy", "x"))]
     assert list(found) == names
     assert found["mnist", "mnist"] == {"name": "mnist", "kind": "mnist", "bytes": 11, "files": 2}
@@ -241,28 +241,30 @@ def test_info(full: Path) -> None:
 
 
 def test_clear(full: Path) -> None:
-    sizes = {kind: sum(entry["bytes"] for entry in caches.info() if entry["kind"] == kind) for kind in caches.FOLDERS}
-    assert caches.clear("features") == sizes["features"] > 0
-    assert {entry["kind"] for entry in caches.info()} == {"mnist", "backbone"}
-    assert caches.clear() == sizes["mnist"] + sizes["backbone"]
-    assert caches.clear() == 0
+    sizes = {
+        kind: sum(entry["bytes"] for entry in cache.cache_entries() if entry["kind"] == kind) for kind in cache.FOLDERS
+    }
+    assert cache.clear_cache("features") == sizes["features"] > 0
+    assert {entry["kind"] for entry in cache.cache_entries()} == {"mnist", "backbone"}
+    assert cache.clear_cache() == sizes["mnist"] + sizes["backbone"]
+    assert cache.clear_cache() == 0
     assert (full / "outside/mine").exists()
     assert (full / "cache/other").read_text() == "mine"
     with pytest.raises(RedxError, match="no kind 'all'; choose one of mnist, backbone, features"):
-        caches.clear("all")
+        cache.clear_cache("all")
 
 
 def test_a_linked_folder_is_left_alone(full: Path) -> None:
-    caches.clear("features")
+    cache.clear_cache("features")
     (full / "cache/features").rmdir()
     (full / "cache/features").symlink_to(full / "outside")
     with pytest.raises(RedxError, match="features is a link"):
-        caches.clear("features")
+        cache.clear_cache("features")
     assert (full / "outside/mine").exists()
-    assert caches.info()[-1]["bytes"] < 10**5
+    assert cache.cache_entries()[-1]["bytes"] < 10**5
 
 
 def test_no_cache_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "none"))
-    assert caches.info() == []
-    assert caches.clear() == 0
+    assert cache.cache_entries() == []
+    assert cache.clear_cache() == 0

@@ -11,24 +11,13 @@ from typing import Any
 
 import torch
 
-from redx import (
-    differences,
-    encoders,
-    examples,
-    fingerprint,
-    folders,
-    lessons,
-    names,
-    pipeline,
-    schooling,
-    stages,
-    store,
-)
+from redx import differences, encoders, examples, fingerprint, folders, lessons, pipeline, schooling, stages, store
 from redx.base import Base
 from redx.config import Config
 from redx.differences import View
 from redx.encoders import Language
 from redx.errors import RedxError
+from redx.io import files
 from redx.library import Expert
 from redx.model import Facts, Model
 from redx.records import Data, Split
@@ -62,14 +51,14 @@ def measure(place: Path, config: Config, data: Data) -> None:
 
 def put(expert: Expert, place: Path) -> Path:
     """Write an expert into the seed's folder."""
-    folder = place / "experts" / names.check(expert.name)
+    folder = place / "experts" / files.check_name(expert.name)
     expert.save(folder)
     return folder
 
 
 def take_out(place: Path, name: str) -> Path:
     """Move an expert out of the run; nothing is lost."""
-    kept, number = place / "removed" / names.check(name), 1
+    kept, number = place / "removed" / files.check_name(name), 1
     while kept.exists():
         number += 1
         kept = place / "removed" / f"{name} {number}"
@@ -151,7 +140,7 @@ def train_expert(
     seed: int | None = None,
 ) -> Expert:
     """Train one expert alone from its own data, with the base and the shared subset of a run, and write it."""
-    names.check(name)
+    files.check_name(name)
     if dtype not in schooling.DTYPES:
         raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(schooling.DTYPES)}.")
     if (out / "expert.json").exists():
@@ -159,7 +148,7 @@ def train_expert(
     config, seed = pipeline.chosen_seed(run, seed)
     place = run / f"seed-{seed}"
     facts = folders.read_facts(place)
-    base = Base.of(store.read_tensors(place / "base.safetensors"), encoders.build(config))
+    base = Base.of(files.read_tensors(place / "base.safetensors"), encoders.build(config))
     own = stages.embed(config, base, read(config, facts, base, data, text, label))
     if len(own) < LEAST:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {LEAST}.")
@@ -216,9 +205,9 @@ def retrain_router(
                 some = Split(found.inputs[rows], found.labels[rows], index[rows])
                 splits[part] = lessons.pool([splits[part], some])
         tensors = stages.train_router(config, model.domains, splits["train"], splits["check"], seed)
-        store.write_tensors(place / "router.safetensors", tensors)
+        files.write_tensors(place / "router.safetensors", tensors)
         facts = dataclasses.replace(model.facts, routed=model.domains)
-        store.write_json(place / "model.json", dataclasses.asdict(facts))
+        files.write_json(place / "model.json", dataclasses.asdict(facts))
         measure(place, config, data)
     return {"experts": list(model.domains), "examples": len(splits["train"])}
 

@@ -27,10 +27,10 @@ from torch import Tensor
 from redx import compose, pipeline, pretrained, store
 from redx.compose import RULES
 from redx.config import Config, Settings
-from redx.contents import CHECKPOINT, Entry, Source, opened, safe
 from redx.errors import RedxError
 from redx.evaluate import Banks, answer, pairs
-from redx.files import placing
+from redx.io.files import atomic_path, read_json, read_tensors, write_json, write_tensors
+from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
 from redx.tasks import task
 
 SUFFIX = ".safetensors"
@@ -132,10 +132,10 @@ def export(folder: Path, out: Path | None = None, seed: int | None = None) -> Ma
             continue
         if not FILES.fullmatch(name):
             raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
-        tensors |= {f"{name}:{key}": tensor for key, tensor in store.read_tensors(path).items()}
-    jsons = {path.relative_to(place).as_posix(): store.read_json(path) for path in sorted(place.rglob("*.json"))}
+        tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
+    jsons = {path.relative_to(place).as_posix(): read_json(path) for path in sorted(place.rglob("*.json"))}
     jsons.pop("stages.json", None)
-    hashes = store.read_json(folder / "data.json")["sha256"].get(str(seed))
+    hashes = read_json(folder / "data.json")["sha256"].get(str(seed))
     if hashes is None:
         raise RedxError(f"{folder} is not finished with seed {seed}; finish it with `redx run` first.")
     facts = Facts(kind="full", seed=seed, layers=0, test=hashes["test"])
@@ -246,7 +246,7 @@ def shrink(
         raise RedxError(f"There is no precision {dtype!r} to store in; choose float32, float16 or bfloat16.")
     if out.resolve() == path.resolve():
         raise RedxError(f"{out} would overwrite what it is made from; choose another name with --out.")
-    with opened(path) as source:
+    with open_tensors(path) as source:
         about = _about(path, source)
         kept = _choose(path, source, layers, keep, about)
         if rule:
@@ -258,7 +258,7 @@ def shrink(
             _write(out, tensors, _metadata(About(facts, about.config, about.files)))
         else:
             facts = Facts(kind="slim", layers=_layers(source.entries)[1], beside=source.about)
-            _write(out, tensors, {CHECKPOINT: json.dumps(facts.model_dump())})
+            _write(out, tensors, {CHECKPOINT_KEY: json.dumps(facts.model_dump())})
         dropped = [name for name in source.entries if name not in tensors]
         before = _size(source.entries.values(), path)
     return Made(out, before, _size(_entries(out).values(), out), [*dropped, *source.left_out])
@@ -292,7 +292,7 @@ def _serves(name: str, key: str, config: Config) -> bool:
     return not colon or part not in ("pooled", "integration")
 
 
-def _choose(path: Path, source: Source, layers: int, keep: Sequence[str], about: About | None) -> list[str]:
+def _choose(path: Path, source: TensorSource, layers: int, keep: Sequence[str], about: About | None) -> list[str]:
     """The names of the tensors that stay."""
     names = source.entries
     _, depth = _layers(names)
@@ -332,7 +332,7 @@ def _is_trained(name: str) -> bool:
     return TRAINED.match(WRAPPERS.sub("", name)) is not None
 
 
-def _is_frozen_head(name: str, source: Source, about: About | None) -> bool:
+def _is_frozen_head(name: str, source: TensorSource, about: About | None) -> bool:
     """Whether a language model's own output is frozen: in our runs always, elsewhere where it is its embeddings."""
     if about:
         return True
@@ -355,7 +355,7 @@ def _convert(path: Path, name: str, tensor: Tensor, dtype: str | None) -> Tensor
 
 def evaluate(path: Path, backbone: str | None = None) -> Evaluated:
     """Put a checkpoint together again with the frozen blocks of its backbone, and ask it its test split."""
-    with opened(path) as source:
+    with open_tensors(path) as source:
         about = _about(path, source)
         if about is None or about.facts.seed is None:
             raise RedxError(f"{path} is no checkpoint of a run; give a file that `redx export` or `redx shrink` made.")
@@ -383,7 +383,7 @@ def evaluate(path: Path, backbone: str | None = None) -> Evaluated:
     return Evaluated(config, seed, facts.kind, domains, banks, same)
 
 
-def _restore(path: Path, source: Source, about: About, folder: Path) -> None:
+def _restore(path: Path, source: TensorSource, about: About, folder: Path) -> None:
     """A run folder of one seed from a checkpoint, as far as a model needs it."""
     place = folder / f"seed-{about.facts.seed}"
     files: dict[str, dict[str, Tensor]] = {}
@@ -394,14 +394,14 @@ def _restore(path: Path, source: Source, about: About, folder: Path) -> None:
                 raise RedxError(f"{path} holds a tensor that redx does not know ({name}); make it anew from its run.")
             files.setdefault(part, {})[inner] = _widen(source.get(name))
     files.setdefault("base", {}).update(_blocks(path, source, about))
-    store.write_json(folder / "config.json", about.config.model_dump(mode="json"))
+    write_json(folder / "config.json", about.config.model_dump(mode="json"))
     for name, value in about.files.items():
-        store.write_json(place / name, value)
+        write_json(place / name, value)
     for part, tensors in files.items():
-        store.write_tensors(place / f"{part}{SUFFIX}", tensors)
+        write_tensors(place / f"{part}{SUFFIX}", tensors)
 
 
-def _blocks(path: Path, source: Source, about: About) -> dict[str, Tensor]:
+def _blocks(path: Path, source: TensorSource, about: About) -> dict[str, Tensor]:
     """The trained blocks of a checkpoint by the names of the base's file; all others must be the backbone's own."""
     config, recorded, trained = about.config, about.facts.backbone, _trained(about.config)
     if recorded is None:
@@ -447,15 +447,15 @@ def _widen(tensor: Tensor) -> Tensor:
 def _metadata(about: About) -> dict[str, str]:
     """What a checkpoint says about itself, as text."""
     facts, config = about.facts.model_dump_json(), about.config.model_dump_json()
-    return {CHECKPOINT: facts, "config": config, "files": json.dumps(about.files)}
+    return {CHECKPOINT_KEY: facts, "config": config, "files": json.dumps(about.files)}
 
 
-def _about(path: Path, source: Source) -> About | None:
+def _about(path: Path, source: TensorSource) -> About | None:
     """The inverse, each name in it checked; None where a file is not of a run of ours."""
-    if CHECKPOINT not in source.about:
+    if CHECKPOINT_KEY not in source.about:
         return None
     try:
-        facts = Facts.model_validate_json(source.about[CHECKPOINT])
+        facts = Facts.model_validate_json(source.about[CHECKPOINT_KEY])
         if facts.seed is None:
             return None
         files = json.loads(source.about["files"])
@@ -464,17 +464,17 @@ def _about(path: Path, source: Source) -> About | None:
     except (ValidationError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RedxError(f"The metadata of {path} is damaged; make it anew with `redx export`.") from error
     for name in names:
-        if not isinstance(name, str) or not safe(name):
+        if not isinstance(name, str) or not is_safe_path(name):
             raise RedxError(f"{path} has a path in the name {ascii(name)[:80]}; nothing is read from it.")
     return About(facts, config, files)
 
 
-def _entries(path: Path) -> dict[str, Entry]:
-    with opened(path) as source:
+def _entries(path: Path) -> dict[str, TensorEntry]:
+    with open_tensors(path) as source:
         return source.entries
 
 
-def _size(entries: Iterable[Entry], path: Path) -> Size:
+def _size(entries: Iterable[TensorEntry], path: Path) -> Size:
     return Size(sum(entry.numbers for entry in entries if entry.real), path.stat().st_size)
 
 
@@ -487,7 +487,7 @@ def _target(out: Path) -> Path:
 def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
     """Write a checkpoint whole or not at all, straight from the tensors: a copy in memory could be gigabytes."""
     try:
-        with placing(path) as temporary:
+        with atomic_path(path) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, about)
     except SafetensorError as error:  # it has its own error for a full disk
         raise RedxError(f"Cannot write {path} ({error}); free space or choose another place with --out.") from error

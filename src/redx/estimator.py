@@ -22,6 +22,7 @@ from redx.config import Base as Learning
 from redx.errors import RedxError
 from redx.evaluate import judge
 from redx.fitting import LIMIT, apart, cluster, draw_part, nudge, read_with, sharpen, train_base
+from redx.io import files
 from redx.lessons import Shared
 from redx.library import Expert, Library
 from redx.model import Facts, Key, Model
@@ -428,7 +429,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         fixed = {}
         for key, settings in config.of_form("pooled").items():
             bank = fixed["pooled", key.split("/")[1]] = build(settings, 1, sharp)
-            experts.join(bank, [stages.own(self._pooled or {}, key)])
+            experts.join(bank, [files.without_prefix(self._pooled or {}, key)])
         whole = set(library.names) == set(domains)
         for key, settings in config.of_form("standalone").items() if whole else ():
             bank = fixed["averaged", key.split("/")[1]] = build(settings, 1, sharp)

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from redx import features, pretrained, texts
+from redx import pretrained, texts
 from redx.base import Base
 from redx.config import Config
 from redx.encoders import Language
+from redx.io import hashing
 from redx.seeding import generator
 
 SENTENCES = ("What is 12 plus 5?", "What is 40 minus 17 plus 8?", "The parcel arrived two days late.", "Ça va, 你好?")
@@ -19,7 +20,7 @@ SHOWN = 16  # features of each probe that are kept
 
 def of(base: Base, config: Config, classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
     """Base weights, backbone, tokenizer, feature settings, classes, and the features of a fixed probe batch."""
-    found: dict[str, Any] = {"base weights": features.fingerprint(base.tensors())}
+    found: dict[str, Any] = {"base weights": hashing.hash_tensors(base.tensors())}
     if isinstance(base.encoder, Language) and base.encoder.frozen:
         folder = pretrained.folder(config.backbone)
         tokenizer = [path for path in sorted(folder.iterdir()) if path.name.startswith(("tokenizer.json", "vocab."))]

@@ -6,12 +6,13 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from redx import encoders, experts, fingerprint, names, stages, store
+from redx import encoders, experts, fingerprint
 from redx.arithmetic import decomposers
 from redx.base import Base, build
 from redx.config import Config
 from redx.errors import RedxError
 from redx.experts import Bank
+from redx.io import files
 from redx.lessons import Shared
 from redx.library import Expert, Library
 from redx.model import Facts, Key, Model
@@ -22,7 +23,7 @@ from redx.tasks import task
 def load_seed(folder: Path, config: Config) -> Model:
     """The trained modules of one seed, as a model; experts are read when they are first asked."""
     facts = read_facts(folder)
-    base = Base.of(store.read_tensors(folder / "base.safetensors"), encoders.build(config))
+    base = Base.of(files.read_tensors(folder / "base.safetensors"), encoders.build(config))
     library = read_library(folder, config, base, facts)
     fixed, own_router = _fixed(folder, config, base, library)
     return Model(
@@ -41,7 +42,7 @@ def load_seed(folder: Path, config: Config) -> Model:
 
 
 def read_facts(folder: Path) -> Facts:
-    found = store.read_json(folder / "model.json")
+    found = files.read_json(folder / "model.json")
     try:
         unit = float(found.pop("unit"))
         lists = {"routed": found["domains"], **found}
@@ -52,7 +53,7 @@ def read_facts(folder: Path) -> Facts:
 
 def name_domains(folder: Path) -> tuple[str, ...]:
     """The experts in a folder, then domains of the data that have none: as its parts count them."""
-    have = sorted((path.parent.name for path in (folder / "experts").glob("*/expert.json")), key=names.natural)
+    have = sorted((path.parent.name for path in (folder / "experts").glob("*/expert.json")), key=files.natural_order)
     return (*have, *(name for name in read_facts(folder).domains if name not in have))
 
 
@@ -70,7 +71,7 @@ def read_library(folder: Path, config: Config, base: Base, facts: Facts) -> Libr
 def read_shared(folder: Path) -> Shared:
     """The shared subset that goes with the base."""
     try:
-        return Shared.of(store.read_tensors(folder / "shared.safetensors"))
+        return Shared.of(files.read_tensors(folder / "shared.safetensors"))
     except TypeError as error:
         raise RedxError(f"{folder / 'shared.safetensors'} is no shared subset; repeat the run.") from error
 
@@ -78,7 +79,7 @@ def read_shared(folder: Path) -> Shared:
 def read_router(folder: Path, config: Config, base: Base, facts: Facts) -> Router:
     router = Router(base.width, len(facts.routed), config.router.shape, config.router.hidden)
     try:
-        router.load_state_dict(store.read_tensors(folder / "router.safetensors"))
+        router.load_state_dict(files.read_tensors(folder / "router.safetensors"))
     except RuntimeError as error:
         raise RedxError(
             f"{folder / 'router.safetensors'} does not fit this run; delete it and repeat the run."
@@ -89,10 +90,10 @@ def read_router(folder: Path, config: Config, base: Base, facts: Facts) -> Route
 def _fixed(folder: Path, config: Config, base: Base, library: Library) -> tuple[dict[Key, Bank], dict[Key, Router]]:
     """The banks that do not go by expert: pooled heads, averaged heads, and what was trained jointly."""
     banks: dict[Key, Bank] = {}
-    pooled = store.read_tensors(folder / "pooled.safetensors") if config.of_form("pooled") else {}
+    pooled = files.read_tensors(folder / "pooled.safetensors") if config.of_form("pooled") else {}
     for key, settings in config.of_form("pooled").items():
         bank = banks["pooled", key.split("/")[1]] = build(settings, 1, base)
-        experts.join(bank, [stages.own(pooled, settings.of or key)])
+        experts.join(bank, [files.without_prefix(pooled, settings.of or key)])
     if config.average:
         for key, settings in config.of_form("standalone").items():
             bank = banks["averaged", key.split("/")[1]] = build(settings, 1, base)
@@ -100,19 +101,19 @@ def _fixed(folder: Path, config: Config, base: Base, library: Library) -> tuple[
     if not config.integrate or not (folder / "integration.safetensors").exists():
         return banks, {}
     joint = "residual", "integrated"
-    tensors, facts = store.read_tensors(folder / "integration.safetensors"), read_facts(folder)
-    alone = [stages.own(tensors, name) for name in sorted(facts.domains, key=library.names.index)]
+    tensors, facts = files.read_tensors(folder / "integration.safetensors"), read_facts(folder)
+    alone = [files.without_prefix(tensors, name) for name in sorted(facts.domains, key=library.names.index)]
     banks[joint] = build(config.banks["residual/plain"], len(alone), base)
     experts.join(banks[joint], alone)
     router = copy.deepcopy(read_router(folder, config, base, facts))
-    router.load_state_dict(stages.own(tensors, "router"))
+    router.load_state_dict(files.without_prefix(tensors, "router"))
     return banks, {joint: router}
 
 
 def _decomposer(folder: Path, config: Config) -> decomposers.Decomposer:
-    tensors = store.read_tensors(folder / "decomposer.safetensors")
+    tensors = files.read_tensors(folder / "decomposer.safetensors")
     return decomposers.restore(config.decomposer, tensors, config.backbone)
 
 
 def _figures(run: Path) -> dict[str, Any]:
-    return store.read_json(run / "summary.json") if (run / "summary.json").exists() else {}
+    return files.read_json(run / "summary.json") if (run / "summary.json").exists() else {}

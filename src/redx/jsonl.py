@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from redx import files
 from redx.errors import RedxError
+from redx.io import files
 
 LIMIT = 2**28  # bytes of a file that is read into memory at once
 SHOWN = 10  # faulty lines that a refusal names
@@ -60,7 +60,7 @@ def write(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
         content = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
     except (TypeError, ValueError) as error:
         raise RedxError(f"A record for {path} cannot be written as JSON ({error}); leave out that value.") from error
-    files.write(path, content)
+    files.write_bytes(path, content)
 
 
 def text(path: Path, limit_bytes: int = LIMIT) -> str:

@@ -16,13 +16,14 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from redx import experts, names, ownership, store
+from redx import experts, ownership
 from redx.base import Base, build
 from redx.config import Bank, Ownership
 from redx.errors import RedxError
 from redx.experts import Stack
+from redx.io import files
+from redx.io.files import Tensors
 from redx.records import answers
-from redx.store import Tensors
 
 SILENT = -1e9  # the gate of an expert that has no claim at all: its weight is exactly zero beside any other
 
@@ -88,7 +89,7 @@ class Expert:
                 "save them as expert.safetensors."
             )
         expert = Expert.at(folder)
-        names.check(expert.name)
+        files.check_name(expert.name)
         expert.keys()
         return expert
 
@@ -96,7 +97,7 @@ class Expert:
     def facts(self) -> dict[str, Any]:
         if isinstance(self._facts, Path):
             path = self._facts / "expert.json"
-            found = store.read_json(path)
+            found = files.read_json(path)
             if not isinstance(found, dict) or not isinstance(found.get("domain"), str):
                 raise RedxError(f"{path} does not describe an expert (it names no domain); train the expert anew.")
             self._facts = found
@@ -172,8 +173,8 @@ class Expert:
 
     def save(self, folder: Path) -> None:
         """Write it to a folder of its own."""
-        store.write_tensors(folder / "expert.safetensors", self.tensors())
-        store.write_json(folder / "expert.json", self.facts)
+        files.write_tensors(folder / "expert.safetensors", self.tensors())
+        files.write_json(folder / "expert.json", self.facts)
 
 
 class Library:
@@ -258,7 +259,7 @@ class Library:
         return Library({name: self[name] for name in names}, self.base, self.banks, self.ownership, self._mark)
 
     def _place(self, found: dict[str, Expert]) -> None:
-        self._experts = {name: found[name] for name in sorted(found, key=names.natural)}
+        self._experts = {name: found[name] for name in sorted(found, key=files.natural_order)}
 
     def _admit(self, expert: Expert) -> None:
         """Refuse an expert that does not belong to this base."""

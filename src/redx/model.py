@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import card, compose, store
+from redx import card, compose
 from redx.base import Base
 from redx.compose import Rule
 from redx.config import Config
 from redx.errors import RedxError
 from redx.evaluate import answer, judge
 from redx.experts import Bank, speak
+from redx.io import files
 from redx.library import SILENT, Library
 from redx.records import Parts
 from redx.routers import Router
@@ -215,20 +216,20 @@ class Model:
         joint = set(self.domains) == set(self.facts.domains) and self.config.integrate
         config = self.config.model_copy(update={"seeds": self.config.seeds[:1], "integrate": joint})
         place = folder / f"seed-{config.seeds[0]}"
-        store.write_tensors(place / "base.safetensors", self.base.tensors())
+        files.write_tensors(place / "base.safetensors", self.base.tensors())
         for expert in self.experts:
             expert.save(place / "experts" / expert.name)
         if self.router is not None:
-            store.write_tensors(place / "router.safetensors", self.router.state_dict())
+            files.write_tensors(place / "router.safetensors", self.router.state_dict())
         for name in ("pooled", "shared", "integration", "decomposer"):
             if self.home is not None and (file := self.home / f"{name}.safetensors").exists():
-                store.write(place / file.name, file.read_bytes())
-        store.write_json(place / "model.json", asdict(self.facts))
+                files.write_bytes(place / file.name, file.read_bytes())
+        files.write_json(place / "model.json", asdict(self.facts))
         if self.figures:
-            store.write_json(folder / "summary.json", self.figures)
+            files.write_json(folder / "summary.json", self.figures)
         told = card.write(config, self.classes, (expert.facts for expert in self.experts), self.figures)
-        store.write(folder / "README.md", told.encode())
-        store.write_json(folder / "config.json", config.model_dump(mode="json"))
+        files.write_bytes(folder / "README.md", told.encode())
+        files.write_json(folder / "config.json", config.model_dump(mode="json"))
 
     def _range(self, said: int) -> str | None:
         """The domain that an answer belongs to, where it belongs to one alone."""

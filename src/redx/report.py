@@ -16,6 +16,7 @@ from redx.config import Config
 from redx.drawing import dashes, draw, paint
 from redx.errors import RedxError
 from redx.findings import Figure, Study, Table
+from redx.io.files import read_json, write_bytes
 
 Files = dict[tuple[str, Figure], str]  # where the figure of a run is, beside the page
 
@@ -37,7 +38,7 @@ def combine(folders: Sequence[Path], out: Path) -> Path:
     """One page for several finished runs, at `out` (a folder or an .html file); one alone is written in its place."""
     if not folders:
         raise RedxError("There is no run to report on; give the folder of at least one finished run.")
-    runs = [(store.read_config(at), store.read_json(at / "summary.json"), read_study(at)) for at in folders]
+    runs = [(store.read_config(at), read_json(at / "summary.json"), read_study(at)) for at in folders]
     if len(folders) == 1:
         return write(folders[0], *runs[0])
     names = [folder.resolve().name for folder in folders]
@@ -53,7 +54,7 @@ def read_study(folder: Path) -> Study | None:
     if not path.exists():
         return None
     try:
-        return TypeAdapter(Study).validate_python(store.read_json(path))
+        return TypeAdapter(Study).validate_python(read_json(path))
     except ValidationError as error:
         raise RedxError(f"{path} does not hold a study; delete it and repeat the run.") from error
 
@@ -75,9 +76,9 @@ def _publish(chapters: list[Chapter], page: Path, title: str) -> Path:
             while f"figures/{stem}.svg" in files.values():  # two names may be the same once they are made file names
                 stem += f"-{index}"
             files[chapter.label, figure] = f"figures/{stem}.svg"
-            store.write(page.parent / "figures" / f"{stem}.svg", draw(figure, stem).encode())
-    store.write(page.with_suffix(".md"), to_markdown(title, chapters, compared, files).encode())
-    store.write(page, to_html(title, chapters, compared).encode())
+            write_bytes(page.parent / "figures" / f"{stem}.svg", draw(figure, stem).encode())
+    write_bytes(page.with_suffix(".md"), to_markdown(title, chapters, compared, files).encode())
+    write_bytes(page, to_html(title, chapters, compared).encode())
     return page
 
 

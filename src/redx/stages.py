@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from redx import encoders, experts, features, routers
+from redx import encoders, experts, routers
 from redx.augment import distort
 from redx.base import Base, build
 from redx.config import Bank, Config, Ownership, Training
 from redx.encoders import Language
 from redx.experts import LowRank, Stack
+from redx.io import feature_cache, hashing
+from redx.io.progress import progress
 from redx.lessons import IMAGES, Lesson, draw_rows, gather, halve, hide, share
 from redx.library import Owner
-from redx.progress import progress
 from redx.records import Data, Split
 from redx.routers import Router
 from redx.seeding import generator
@@ -105,7 +106,7 @@ def embed(config: Config, base: Base, split: Split) -> Split:
     if config.backbone == "none":
         return split
     mark = base.encoder.mark if isinstance(base.encoder, Language) else config.backbone
-    name = features.fingerprint(base.tensors(), mark, split.digest())
+    name = hashing.hash_tensors(base.tensors(), mark, split.digest())
 
     def make() -> Iterator[Tensor]:
         moved = base.to(config.device)
@@ -115,7 +116,7 @@ def embed(config: Config, base: Base, split: Split) -> Split:
                 advance(len(batch))
         moved.to("cpu")
 
-    return Split(features.remember(name, len(split), make), split.labels, split.domains)
+    return Split(feature_cache.cached_rows(name, len(split), make), split.labels, split.domains)
 
 
 def train_bank(
@@ -282,8 +283,3 @@ def train(
     """The one loop, with the settings of a stage."""
     state = {"buffers": list(module.buffers()), "score": score}
     fit(list(module.parameters()), loss, sizes, batches, title=title, **state, **settings.model_dump())
-
-
-def own(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors under a prefix, without it."""
-    return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}

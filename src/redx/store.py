@@ -9,52 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from redx.config import Config
 from redx.errors import RedxError
-from redx.files import write
+from redx.io.files import read_json, read_tensors, write_json
 from redx.records import Parts
 
 log = logging.getLogger("redx")
-
-Tensors = dict[str, Tensor]
-
-
-def write_json(path: Path, value: object) -> None:
-    write(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
-
-
-def read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; give the folder of a finished run, as made by `redx run`.") from error
-    except (OSError, ValueError) as error:
-        raise RedxError(f"{path} cannot be read (truncated or not JSON); delete it and repeat the run.") from error
-
-
-def write_tensors(path: Path, tensors: Tensors) -> None:
-    write(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
-
-
-def read_tensors(path: Path) -> Tensors:
-    try:
-        return load(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; repeat the `redx run` that should have made it.") from error
-    except (OSError, SafetensorError) as error:
-        raise RedxError(f"{path} is truncated or no safetensors file; delete it and repeat the run.") from error
 
 
 def read_config(folder: Path) -> Config:

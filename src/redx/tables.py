@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redx import jsonl
 from redx.errors import RedxError
-from redx.names import natural
+from redx.io.files import natural_order
 
 if TYPE_CHECKING:
     import numpy
@@ -104,7 +104,7 @@ def _value(record: Record, column: str) -> object:
 
 def sort(names: Sequence[str]) -> list[str]:
     """Distinct names in natural order: numbers as numbers, so that 9 stands before 10."""
-    return sorted(set(names), key=natural)
+    return sorted(set(names), key=natural_order)
 
 
 # --- formats

@@ -14,8 +14,8 @@ import torch
 from torch import Generator, Tensor
 
 from redx.errors import RedxError
-from redx.precision import check
-from redx.progress import progress
+from redx.io.hardware import check_precision
+from redx.io.progress import progress
 
 log = logging.getLogger("redx")
 
@@ -49,7 +49,7 @@ def fit(
     With K > 1 every parameter carries the learner as its first axis; with K = 1 its shape is free. `buffers` are kept
     and restored with the parameters. Weight decay holds for matrices alone, not for biases and scales.
     """
-    check(precision, parameters[0].device.type)
+    check_precision(precision, parameters[0].device.type)
     learners = len(sizes)
     if not all(sizes):
         raise RedxError(f"Stage '{title}' has a learner without any examples; give every domain some.")

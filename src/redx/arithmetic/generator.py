@@ -19,8 +19,8 @@ from redx.arithmetic.program import Program
 from redx.arithmetic.reading import Token, tokens
 from redx.arithmetic.wording import Language, language, sample, write
 from redx.errors import RedxError
+from redx.io.progress import progress
 from redx.pretrained import folder, quiet, require
-from redx.progress import progress
 from redx.seeding import generator
 from redx.train import fit
 

@@ -37,6 +37,7 @@ def evaluate(
     from redx.evaluate import evaluate as measure
     from redx.evaluate import summarise
     from redx.folders import name_domains
+    from redx.io import files
     from redx.presets import configure
 
     found = _open_checkpoint(folder, backbone)
@@ -52,7 +53,7 @@ def evaluate(
         examples = len(next(iter(banks.values())))
         rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
     if out:
-        store.write(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
+        files.write_bytes(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
     summary: dict[str, Any] = {
         "task": config.task,
         "seeds": config.seeds,

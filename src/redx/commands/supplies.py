@@ -43,14 +43,14 @@ def cache_info(as_json: AsJson = False) -> None:
 
     Example: `redx cache info`
     """
-    from redx import caches
-    from redx.fetch import cache
+    from redx.io import cache
+    from redx.io.cache import cache_folder
 
-    found = caches.info()
+    found = cache.cache_entries()
     if as_json:
-        return print_json({"folder": str(cache()), "entries": found})
+        return print_json({"folder": str(cache_folder()), "entries": found})
     rows = [[each["name"], each["kind"], f"{each['bytes'] / 2**20:,.1f}", str(each["files"])] for each in found]
-    show_table(["name", "kind", "MiB", "files"], rows, f"{cache()}")
+    show_table(["name", "kind", "MiB", "files"], rows, f"{cache_folder()}")
 
 
 def cache_clear(
@@ -63,9 +63,9 @@ def cache_clear(
 
     Example: `redx cache clear features`
     """
-    from redx import caches
+    from redx.io import cache
 
-    freed = caches.clear(kind)
+    freed = cache.clear_cache(kind)
     print_json({"freed": freed}) if as_json else typer.echo(f"freed {freed / 2**20:,.1f} MiB")
 
 
@@ -98,9 +98,9 @@ def doctor(as_json: AsJson = False) -> None:
 
     Example: `redx doctor`
     """
-    from redx.doctor import examine
+    from redx.io.hardware import describe_machine
 
-    found = examine()
+    found = describe_machine()
     if as_json:
         return print_json(found)
     show_table(["what", "found"], [[name, str(value)] for name, value in found.items()], "redx doctor")

@@ -13,9 +13,9 @@ from redx.compose import RULES
 from redx.config import Bank, Config
 from redx.evaluate import Banks, answer, pairs
 from redx.findings import Figure, Line, Panel, Study, Table
+from redx.io.progress import progress
 from redx.lessons import Shared
 from redx.model import Model
-from redx.progress import progress
 from redx.records import Data
 from redx.tasks import toy
 

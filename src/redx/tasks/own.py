@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redx import clusters, splits, tables, texts
 from redx.config import Bank, Base, Config, Ownership, Reading, Router, Table, Training, Trunk
 from redx.errors import RedxError
-from redx.names import fit, natural
+from redx.io.files import natural_order, to_safe_name
 from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import MAIN, Task, square
@@ -110,7 +110,9 @@ def assemble(
             f"All examples are of one domain, '{found[0]}'; give another --domain COLUMN, or leave it out for clusters."
         )
     named = dict(zip(found, folders(found), strict=True))
-    found.sort(key=lambda name: natural(named[name]))  # as their folders stand, which is how a library orders experts
+    found.sort(
+        key=lambda name: natural_order(named[name])
+    )  # as their folders stand, which is how a library orders experts
     number = {name: index for index, name in enumerate(classes)}
     place = {name: index for index, name in enumerate(found)}
     every = Split(inputs, torch.tensor([number[name] for name in labels]), torch.tensor([place[n] for n in domains]))
@@ -184,7 +186,7 @@ def folders(names: Sequence[str]) -> tuple[str, ...]:
     made: list[str] = []
     taken = set(RESERVED)
     for name in names:
-        plain = fit(name[:50])
+        plain = to_safe_name(name[:50])
         chosen, count = plain, 1
         while chosen.casefold() in taken:
             count += 1

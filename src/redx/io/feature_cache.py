@@ -7,24 +7,32 @@ import json
 import os
 import tempfile
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
+from redx.io.cache import cache_folder
 
 if TYPE_CHECKING:
     import numpy
     from torch import Tensor
 
-Batch = Sequence[tuple[str, "Tensor"]]  # texts, each with its rows (T, D)
-LIMIT_BYTES, LIMIT_TEXTS = 64 * 2**20, 8192  # of one shard
+
+TextRows = Sequence[tuple[str, "Tensor"]]  # texts, each with its rows (T, D)
+
+
+SHARD_BYTES, SHARD_TEXTS = 64 * 2**20, 8192  # of one shard
+
+
 INDEX = [("key", "S16"), ("start", "<i8"), ("rows", "<i8")]  # one entry a text: its hash, and its rows in the shard
+
+
 ABOUT = "about.json"
 
 
-class Shelf:
+class FeatureCache:
     """Float32 rows of one width, one or more for each text; any number of processes may read and add at once."""
 
     def __init__(self, folder: Path, width: int, about: Mapping[str, Any] | None = None) -> None:
@@ -59,14 +67,14 @@ class Shelf:
                 rows[_spread(targets[mine], counts[mine])] = data[_spread(starts[mine], counts[mine])]
         return torch.from_numpy(rows), torch.from_numpy(counts)
 
-    def add(self, batches: Iterable[Batch]) -> None:
+    def add(self, batches: Iterable[TextRows]) -> None:
         """Write shards as they fill up; a batch is never torn, and when something breaks, whole batches are kept."""
         pile: list[tuple[str, Tensor]] = []
         size = 0
         try:
             for batch in batches:
                 new = sum(rows.numel() * 4 for _, rows in batch)
-                if pile and (size + new > LIMIT_BYTES or len(pile) + len(batch) > LIMIT_TEXTS):
+                if pile and (size + new > SHARD_BYTES or len(pile) + len(batch) > SHARD_TEXTS):
                     full, pile, size = pile, [], 0
                     self._write(full)
                 pile.extend(batch)
@@ -75,7 +83,7 @@ class Shelf:
             if pile:
                 self._write(pile)
 
-    def _write(self, pairs: Batch) -> None:
+    def _write(self, pairs: TextRows) -> None:
         """One shard: the rows first, their index last, so that an index always finds its rows."""
         import numpy
         import torch
@@ -188,3 +196,39 @@ def _spread(starts: numpy.ndarray, counts: numpy.ndarray) -> numpy.ndarray:
 
     before = counts.cumsum() - counts
     return numpy.repeat(starts - before, counts) + numpy.arange(counts.sum())
+
+
+def cached_rows(name: str, rows: int, make: Callable[[], Iterable[Tensor]]) -> Tensor:
+    """The features of this name, (N, D): from the cache, or made batch by batch and kept there."""
+    import numpy
+    import torch
+
+    path = cache_folder() / "embeddings" / f"{name}.npy"
+    if not path.exists():
+        try:
+            _write_rows(path, rows, make())
+        except OSError as error:
+            raise RedxError(
+                f"Cannot write to {path.parent} ({error.strerror}); free space or set REDX_CACHE to another folder."
+            ) from error
+    try:
+        # copy on write: torch wants writable memory, and nothing written there reaches the file
+        return torch.from_numpy(numpy.load(path, mmap_mode="c", allow_pickle=False))
+    except (ValueError, OSError, EOFError) as error:
+        raise RedxError(f"{path} is truncated; delete it and repeat the command.") from error
+
+
+def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
+    """Write float32 rows under a temporary name, then rename; plain writes, so that a full disk is noticed."""
+    from numpy.lib import format
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        new = Path(scratch, "new.npy")
+        with open(new, "wb") as file:
+            for index, batch in enumerate(batches):
+                if index == 0:
+                    shape = (rows, batch.shape[1])
+                    format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+                file.write(batch.contiguous().numpy().astype("<f4", copy=False).tobytes())
+        new.replace(path)

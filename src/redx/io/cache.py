@@ -6,20 +6,21 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
-from redx.fetch import cache
 
 FOLDERS = {"mnist": "mnist", "backbone": "backbones", "features": "features", "embeddings": "embeddings"}  # by kind
+
+
 WHOLE = ("mnist", "embeddings")  # kinds that are told of as one entry
 
 
-def info() -> list[dict[str, Any]]:
+def cache_entries() -> list[dict[str, Any]]:
     """One record an entry: its name, its kind, its bytes, its files."""
     found = []
     for kind, name in FOLDERS.items():
-        folder = cache() / name
+        folder = cache_folder() / name
         single = os.path.lexists(folder) and (kind in WHOLE or folder.is_symlink())
         for entry in [folder] if single else _entries(folder):
             sizes = _sizes(entry)
@@ -27,13 +28,13 @@ def info() -> list[dict[str, Any]]:
     return found
 
 
-def clear(kind: str | None = None) -> int:
+def clear_cache(kind: str | None = None) -> int:
     """Remove everything of one kind, or of every kind, and tell how many bytes that freed; links are not followed."""
     if kind is not None and kind not in FOLDERS:
         raise RedxError(f"The cache has no kind {kind!r}; choose one of {', '.join(FOLDERS)}.")
     freed = 0
     for name in [FOLDERS[kind]] if kind else FOLDERS.values():
-        for entry in _entries(cache() / name):
+        for entry in _entries(cache_folder() / name):
             size = sum(_sizes(entry))
             try:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
@@ -61,3 +62,12 @@ def _files(entry: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(entry):
         yield from (Path(place, name) for name in files)
         yield from (link for name in folders if (link := Path(place, name)).is_symlink())
+
+
+def cache_folder() -> Path:
+    """The user's cache folder: $REDX_CACHE, else $XDG_CACHE_HOME/redx, else ~/.cache/redx."""
+    shared = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    try:
+        return Path(os.environ.get("REDX_CACHE") or f"{shared}/redx").expanduser()
+    except RuntimeError as error:
+        raise RedxError("There is no home folder to keep downloads in; set REDX_CACHE to a folder.") from error

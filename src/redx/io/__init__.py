@@ -1,0 +1,1 @@
+"""Disk, network and terminal: atomic files, hashes, caches, downloads, progress bars, hardware checks."""
