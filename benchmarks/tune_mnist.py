@@ -15,12 +15,13 @@ import torch
 from redx import certify, compose, encoders, experts, lessons, noise, stages
 from redx.base import Base
 from redx.config import Bank, Config, Ownership
+from redx.data.dataset import Data, Split
 from redx.evaluate import answer, judge, measure, weigh
 from redx.io import files
 from redx.lessons import Shared
 from redx.library import Owner
 from redx.ownership import out_of_turn
-from redx.records import Data, Parts, Split
+from redx.records import Parts
 from redx.routers import Router
 from redx.seeding import generator
 from redx.tasks import task

@@ -14,18 +14,19 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import redx
-from redx import compose, encoders, experts, jsonl, lessons, stages, store
+from redx import compose, encoders, experts, lessons, stages, store
 from redx.arithmetic import questions
 from redx.base import Base, build
 from redx.compose import RULES
 from redx.config import Bank, Config, Training
+from redx.data import tables
+from redx.data.text import pack_texts, unpack_texts
 from redx.errors import RedxError
 from redx.evaluate import judge
 from redx.pipeline import embed_splits
 from redx.presets import configure
 from redx.records import Parts
 from redx.tasks import arithmetic, preset, task
-from redx.texts import pack, unpack
 
 TEXTS = ["What is 37 plus 12?", "What is 4 minus 1?", "What is 4 minus 1?", "ä 10 − 3"]
 SHAPES = {"mlp": "mean", "sum": "tokens", "blocks": "mean"}
@@ -44,18 +45,18 @@ def small(qwen: Path, shape: str = "mlp") -> dict[str, Any]:
 
 
 def test_texts_come_back_from_their_bytes() -> None:
-    assert unpack(pack(TEXTS)) == TEXTS
-    assert pack(TEXTS).dtype == torch.uint8
+    assert unpack_texts(pack_texts(TEXTS)) == TEXTS
+    assert pack_texts(TEXTS).dtype == torch.uint8
     for wrong in ([""], ["  "], ["a\0"], [3], "not a list"):
         with pytest.raises(RedxError):
-            pack(wrong)
+            pack_texts(wrong)
 
 
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_disjoint_splits_share_no_question_in_any_wording(name: str) -> None:
     data = task(name).load(configure(name, total=3000, split="disjoint"), 0)
     keys = [
-        {questions.canonical(text) for text in unpack(split.inputs)}
+        {questions.canonical(text) for text in unpack_texts(split.inputs)}
         for split in (data.train, data.validation, data.test)
     ]
     assert keys[0].isdisjoint(keys[1] | keys[2])
@@ -64,7 +65,7 @@ def test_disjoint_splits_share_no_question_in_any_wording(name: str) -> None:
     assert len(data.test) == len(keys[2])
     for split in (data.train, data.validation, data.test):
         assert len(split.domains.unique()) == len(data.domains)
-        for text, label in zip(unpack(split.inputs), split.labels.tolist(), strict=True):
+        for text, label in zip(unpack_texts(split.inputs), split.labels.tolist(), strict=True):
             terms = questions.canonical(text).replace("- ", "-").replace("+ ", "").split()
             assert sum(map(int, terms)) == int(data.classes[label])
 
@@ -97,7 +98,7 @@ def test_the_papers_presets_say_what_the_papers_say(name: str) -> None:
 
 def test_top_blocks_on_kept_states_are_the_whole_model(qwen: Path) -> None:
     encoder = encoders.build(configure("addition", "quick", **small(qwen, "blocks")))
-    found = encoder(pack(TEXTS))
+    found = encoder(pack_texts(TEXTS))
     model = AutoModel.from_pretrained(qwen).eval()
     assert isinstance(encoder, encoders.Language)
     for row, text in zip(found, TEXTS, strict=True):
@@ -109,8 +110,8 @@ def test_top_blocks_on_kept_states_are_the_whole_model(qwen: Path) -> None:
 def test_a_text_alone_is_read_as_in_company(qwen: Path, shape: str) -> None:
     encoder = encoders.build(configure("addition", "quick", **small(qwen, shape)))
     assert isinstance(encoder, encoders.Language)
-    encoder.trunk.fit(encoder.read(pack([f"What is {a} plus {a * 7 % 50}?" for a in range(1, 50)])))
-    company, alone = encoder(pack(TEXTS)), torch.cat([encoder(pack([text])) for text in TEXTS])
+    encoder.trunk.fit(encoder.read(pack_texts([f"What is {a} plus {a * 7 % 50}?" for a in range(1, 50)])))
+    company, alone = encoder(pack_texts(TEXTS)), torch.cat([encoder(pack_texts([text])) for text in TEXTS])
     torch.testing.assert_close(company, alone, atol=1e-5, rtol=1e-5)
 
 
@@ -149,13 +150,13 @@ def test_features_are_shared_between_runs(qwen: Path, tmp_path: Path) -> None:
         assert isinstance(encoder, encoders.Language)
         encoder.prepare([data.train.inputs, data.test.inputs])
         counts.append(encoder.prefix.forwards)
-    assert counts == [len({*unpack(data.train.inputs), *unpack(data.test.inputs)}), 0]
+    assert counts == [len({*unpack_texts(data.train.inputs), *unpack_texts(data.test.inputs)}), 0]
 
 
 def test_a_file_of_questions_is_a_run_s_data(qwen: Path, tmp_path: Path) -> None:
     for kind, name in (("mixed", "mixed"), ("steps", "mixed"), ("ops", "ops"), ("addition", "addition")):
         made = questions.make(kind, 500, 0, **({"operations": ("add", "sub")} if kind == "ops" else {}))
-        jsonl.write(tmp_path / "questions.jsonl", made)
+        tables.write_jsonl(tmp_path / "questions.jsonl", made)
         data = task(name).load(configure(name, file=str(tmp_path / "questions.jsonl")), 0)
         assert len(data.train) + len(data.validation) + len(data.test) <= 500
         assert data.seen_in_train == 0

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import os
+import shutil
 import struct
 import subprocess
 import tarfile

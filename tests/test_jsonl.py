@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import problems  # noqa: F401  hypothesis without a clock
-from redx import jsonl
+from redx.data import tables
 from redx.errors import RedxError
 
 FIELDS = {"question": str, "answer": int}
@@ -31,8 +31,8 @@ def put(content: str | bytes) -> Path:
 @given(records=st.lists(objects, min_size=1))
 def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
     path = tmp_path_factory.mktemp("records") / "records.jsonl"
-    jsonl.write(path, records)
-    assert jsonl.read(path, {}) == records
+    tables.write_jsonl(path, records)
+    assert tables.read_jsonl(path, {}) == records
     assert path.read_bytes().count(b"\n") == len(records)
 
 
@@ -46,16 +46,16 @@ def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory,
     ],
 )
 def test_blank_lines_line_ends_and_a_byte_order_mark_do_not_matter(content: str) -> None:
-    assert jsonl.read(put(content), FIELDS) == [json.loads(GOOD)] * 2
+    assert tables.read_jsonl(put(content), FIELDS) == [json.loads(GOOD)] * 2
 
 
 def test_a_line_separator_inside_a_text_is_no_line_end() -> None:
     record = {"question": "one\u2028two\x85three", "answer": 3}
-    assert jsonl.read(put(json.dumps(record, ensure_ascii=False)), FIELDS) == [record]
+    assert tables.read_jsonl(put(json.dumps(record, ensure_ascii=False)), FIELDS) == [record]
 
 
 def test_more_fields_are_kept() -> None:
-    assert jsonl.read(put('{"question": "q", "answer": 3, "more": [1, null]}'), FIELDS)[0]["more"] == [1, None]
+    assert tables.read_jsonl(put('{"question": "q", "answer": 3, "more": [1, null]}'), FIELDS)[0]["more"] == [1, None]
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,13 @@ def test_more_fields_are_kept() -> None:
 )
 def test_a_faulty_line_is_named_with_its_reason(line: str, reason: str) -> None:
     with pytest.raises(RedxError) as told:
-        jsonl.read(put(f"{GOOD}\n\n{line}\n{GOOD}\n"), FIELDS)
+        tables.read_jsonl(put(f"{GOOD}\n\n{line}\n{GOOD}\n"), FIELDS)
     assert str(told.value) == f"Line 3 of questions.jsonl cannot be used (it {reason}); correct it."
 
 
 def test_all_faulty_lines_are_named_with_the_reason_of_the_first() -> None:
     with pytest.raises(RedxError) as told:
-        jsonl.read(put(f'{GOOD}\n{{"answer": 1}}\n{GOOD}\n\nnonsense\n'), FIELDS)
+        tables.read_jsonl(put(f'{GOOD}\n{{"answer": 1}}\n{GOOD}\n\nnonsense\n'), FIELDS)
     assert str(told.value) == (
         "Lines 2, 5 of questions.jsonl cannot be used (line 2 has no field 'question'); correct them."
     )
@@ -96,7 +96,7 @@ def test_all_faulty_lines_are_named_with_the_reason_of_the_first() -> None:
 @pytest.mark.parametrize(("bad", "more"), [(10, ""), (11, " and 1 more"), (500, " and 490 more")])
 def test_only_the_first_ten_are_named_and_the_others_counted(bad: int, more: str) -> None:
     with pytest.raises(RedxError) as told:
-        jsonl.read(put(f"{GOOD}\n" + "[]\n" * bad), FIELDS)
+        tables.read_jsonl(put(f"{GOOD}\n" + "[]\n" * bad), FIELDS)
     assert str(told.value).startswith(f"Lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11{more} of questions.jsonl cannot")
 
 
@@ -113,43 +113,43 @@ def test_only_the_first_ten_are_named_and_the_others_counted(bad: int, more: str
 )
 def test_types_of_fields(kind: type, good: list[str], bad: list[str]) -> None:
     for value in good:
-        assert jsonl.read(put(f'{{"x": {value}}}'), {"x": kind})
+        assert tables.read_jsonl(put(f'{{"x": {value}}}'), {"x": kind})
     for value in bad:
         with pytest.raises(RedxError, match="in the field 'x'"):
-            jsonl.read(put(f'{{"x": {value}}}'), {"x": kind})
+            tables.read_jsonl(put(f'{{"x": {value}}}'), {"x": kind})
 
 
 def test_files_that_cannot_be_read_each_have_their_sentence() -> None:
     with pytest.raises(RedxError, match=r"There is no file nowhere\.jsonl"):
-        jsonl.read(Path("nowhere.jsonl"), FIELDS)
+        tables.read_jsonl(Path("nowhere.jsonl"), FIELDS)
     Path("folder").mkdir()
     with pytest.raises(RedxError, match="folder is a folder"):
-        jsonl.read(Path("folder"), FIELDS)
+        tables.read_jsonl(Path("folder"), FIELDS)
     for empty in ("", "\n\n  \n", "\ufeff"):
         with pytest.raises(RedxError, match=r"questions\.jsonl is empty"):
-            jsonl.read(put(empty), FIELDS)
+            tables.read_jsonl(put(empty), FIELDS)
     with pytest.raises(RedxError, match=r"not UTF-8 text \(line 3\)"):
-        jsonl.read(put(f"{GOOD}\n{GOOD}\n".encode() + '{"question": "é"}'.encode("latin-1")), FIELDS)
+        tables.read_jsonl(put(f"{GOOD}\n{GOOD}\n".encode() + '{"question": "é"}'.encode("latin-1")), FIELDS)
     with pytest.raises(RedxError, match="not UTF-8 text"):
-        jsonl.read(put(GOOD.encode("utf-16")), FIELDS)
+        tables.read_jsonl(put(GOOD.encode("utf-16")), FIELDS)
     with pytest.raises(RedxError, match="Cannot read"):
-        jsonl.read(put(GOOD) / "inside.jsonl", FIELDS)
+        tables.read_jsonl(put(GOOD) / "inside.jsonl", FIELDS)
     with pytest.raises(RedxError, match="larger than 20 bytes"):
-        jsonl.read(put(GOOD), FIELDS, limit_bytes=20)
-    assert jsonl.read(put(GOOD), FIELDS, limit_bytes=len(GOOD)) == [json.loads(GOOD)]
+        tables.read_jsonl(put(GOOD), FIELDS, limit_bytes=20)
+    assert tables.read_jsonl(put(GOOD), FIELDS, limit_bytes=len(GOOD)) == [json.loads(GOOD)]
 
 
 def test_writing_makes_the_folder_and_replaces_what_was_there() -> None:
     path = Path("deep/er/records.jsonl")
-    jsonl.write(path, [{"a": 1}, {"a": 2}])
-    jsonl.write(path, iter([{"a": 3}]))
-    assert jsonl.read(path, {"a": int}) == [{"a": 3}]
+    tables.write_jsonl(path, [{"a": 1}, {"a": 2}])
+    tables.write_jsonl(path, iter([{"a": 3}]))
+    assert tables.read_jsonl(path, {"a": int}) == [{"a": 3}]
     assert [each.name for each in path.parent.iterdir()] == ["records.jsonl"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     path = Path("records.jsonl")
-    jsonl.write(path, [{"a": 1}])
+    tables.write_jsonl(path, [{"a": 1}])
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -157,11 +157,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(monkeypatch: py
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", refuse)
         with pytest.raises(RedxError, match=r"Cannot write records\.jsonl \(No space left on device\)"):
-            jsonl.write(path, [{"a": 2}])
+            tables.write_jsonl(path, [{"a": 2}])
     for value in (float("nan"), {1, 2}):
         with pytest.raises(RedxError, match=r"A record for records\.jsonl cannot be written as JSON"):
-            jsonl.write(path, [{"a": value}])
-    assert jsonl.read(path, {"a": int}) == [{"a": 1}]
+            tables.write_jsonl(path, [{"a": value}])
+    assert tables.read_jsonl(path, {"a": int}) == [{"a": 1}]
     assert [each.name for each in Path().iterdir()] == ["records.jsonl"]
 
 
@@ -170,5 +170,5 @@ def test_a_path_that_cannot_be_written_is_refused() -> None:
     Path("file").write_text("")
     for path in (Path("folder"), Path("file/inside.jsonl")):
         with pytest.raises(RedxError, match="Cannot write"):
-            jsonl.write(path, [{"a": 1}])
+            tables.write_jsonl(path, [{"a": 1}])
     assert sorted(each.name for each in Path().iterdir()) == ["file", "folder"]

@@ -11,11 +11,11 @@ import torch
 import redx
 from redx import experts, fetch, lessons
 from redx.base import Base
+from redx.data.dataset import Data, Split
 from redx.experts import LowRank
 from redx.io import feature_cache, hashing
 from redx.lessons import Lesson, Shared
 from redx.presets import configure
-from redx.records import Data, Split
 from redx.seeding import generator
 from redx.stages import train_bank
 from redx.tasks import task

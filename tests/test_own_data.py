@@ -17,17 +17,19 @@ from transformers import AutoModel
 
 import redx
 import tiny_lm
-from redx import clusters, encoders, pretrained, tables
+from redx import encoders, pretrained
 from redx.cli import main
+from redx.data import clusters, splits, tables
+from redx.data.arrays import read_arrays
+from redx.data.dataset import Data, Split
+from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.io.download import Digest
 from redx.io.files import natural_order
 from redx.prefix import Prefix
 from redx.presets import configure
-from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import own, task
-from redx.texts import unpack
 
 FEW: dict[str, Any] = {"epochs": {"base": 3, "experts": 2, "router": 2}}
 Row = dict[str, Any]
@@ -101,7 +103,7 @@ def test_every_format_gives_the_same(tmp_path: Path, kind: str) -> None:
 def test_csv_of_spreadsheets(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes('\ufefftext;label\r\n"a;\r\nb";1\r\n\r\nc;2.0\r\n'.encode())
-    assert tables.read(path, lambda _: None) == [{"text": "a;\r\nb", "label": "1"}, {"text": "c", "label": "2.0"}]
+    assert tables.read_table(path, lambda _: None) == [{"text": "a;\r\nb", "label": "1"}, {"text": "c", "label": "2.0"}]
 
 
 GOOD = '{"text": "fine", "label": "a"}\n'
@@ -153,8 +155,8 @@ def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_labels_of_any_kind_in_natural_order() -> None:
     record = {"a": 2.0, "b": 0.5, "c": True, "d": " été ", "e": 10**20}
-    assert [tables.name(record, key) for key in record] == ["2", "0.5", "true", "été", str(10**20)]
-    assert tables.sort(["b10", "b9", "B1", "10", "9", "a", "9"]) == ["9", "10", "a", "B1", "b9", "b10"]
+    assert [tables.name_value(record, key) for key in record] == ["2", "0.5", "true", "été", str(10**20)]
+    assert tables.sorted_names(["b10", "b9", "B1", "10", "9", "a", "9"]) == ["9", "10", "a", "B1", "b9", "b10"]
 
 
 @pytest.mark.parametrize(
@@ -239,26 +241,26 @@ def test_splits_are_fair_and_disjoint() -> None:
     labels, domains = torch.arange(400) % 5, torch.arange(400) % 2
     keys = [str(at // 2) for at in range(400)]  # every text twice
     every = Split(torch.arange(400), labels, domains)
-    train, validation, test = own.deal(keys, every, "disjoint", 0)
+    train, validation, test = splits.split_by_domain(keys, every, "disjoint", 0)
     found = [{keys[row] for row in some.tolist()} for some in (train, validation, test)]
     assert not found[0] & found[1] | found[0] & found[2] | found[1] & found[2]
     assert set().union(*found) == set(keys)
     assert [len(some) for some in found] == [160, 20, 20]
     assert len(test) == 20  # one of each
     assert set(labels[test].tolist()) == set(range(5))
-    again = own.deal(keys, every, "disjoint", 0)
+    again = splits.split_by_domain(keys, every, "disjoint", 0)
     assert all(torch.equal(one, other) for one, other in zip((train, validation, test), again, strict=True))
-    assert not torch.equal(test, own.deal(keys, every, "disjoint", 1)[2])
-    assert sum(map(len, own.deal(keys, every, "random", 0))) == 400
+    assert not torch.equal(test, splits.split_by_domain(keys, every, "disjoint", 1)[2])
+    assert sum(map(len, splits.split_by_domain(keys, every, "random", 0))) == 400
 
 
 @pytest.mark.parametrize("size", [5, 7, 8, 10, 11])
 def test_small_domains_keep_enough(size: int) -> None:
     every = Split(torch.arange(size), torch.arange(size), torch.zeros(size).long())
-    train, validation, test = own.deal([str(at) for at in range(size)], every, "disjoint", 3)
+    train, validation, test = splits.split_by_domain([str(at) for at in range(size)], every, "disjoint", 3)
     assert len(train) == size  # every label occurs once: all of them are needed there
     every = Split(torch.arange(size), torch.zeros(size).long(), torch.zeros(size).long())
-    train, validation, test = own.deal([str(at) for at in range(size)], every, "disjoint", 3)
+    train, validation, test = splits.split_by_domain([str(at) for at in range(size)], every, "disjoint", 3)
     assert len(test) in (1, 2)
     assert len(validation) <= 2
     assert len(train) + len(validation) + len(test) == size
@@ -279,21 +281,21 @@ def test_names_of_folders() -> None:
 
 def test_clusters_find_the_clouds() -> None:
     arrays = points()
-    found = clusters.find(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test"))
+    found = clusters.find_clusters(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test"))
     for cloud in range(4):
         assert len(found[torch.tensor(arrays["domain"]) == cloud].unique()) == 1
-    assert torch.equal(found, clusters.find(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test")))
+    assert torch.equal(found, clusters.find_clusters(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test")))
     assert (torch.bincount(found).diff() <= 0).all()  # the largest first
 
 
 def test_small_clusters_dissolve_and_equal_points_do_no_harm() -> None:
     x = torch.cat([torch.zeros(50, 2), torch.ones(50, 2), torch.full((3, 2), 9.0)])
-    sizes = torch.bincount(clusters.find(x, 3, 10, generator(0, "test")))
+    sizes = torch.bincount(clusters.find_clusters(x, 3, 10, generator(0, "test")))
     assert sizes.min() >= 10
-    assert clusters.find(torch.zeros(40, 3), 2, 10, generator(0, "test")).tolist() == [0] * 40
+    assert clusters.find_clusters(torch.zeros(40, 3), 2, 10, generator(0, "test")).tolist() == [0] * 40
     with pytest.raises(RedxError, match="give 2 to 10 clusters of 10 or more, not 11"):
-        clusters.find(x, 11, 10, generator(0, "test"))
-    assert [clusters.choose(count) for count in (20, 400, 1600, 10**6)] == [2, 2, 4, 8]
+        clusters.find_clusters(x, 11, 10, generator(0, "test"))
+    assert [clusters.choose_count(count) for count in (20, 400, 1600, 10**6)] == [2, 2, 4, 8]
 
 
 def test_domains_are_found_where_none_are_named(tmp_path: Path) -> None:
@@ -477,7 +479,7 @@ def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkey
     numpy.savez_compressed(tmp_path / "bomb.npz", x=numpy.zeros((1000, 1000)), y=numpy.zeros(1000))
     monkeypatch.setattr(tables, "UNPACKED", 1_000_000)
     with pytest.raises(RedxError, match="unpacks to"):
-        tables.arrays(tmp_path / "bomb.npz", ["x", "y"], [])
+        read_arrays(tmp_path / "bomb.npz", ["x", "y"], [])
 
 
 def test_domains_stand_in_the_order_of_their_folders(tmp_path: Path) -> None:
@@ -487,4 +489,6 @@ def test_domains_stand_in_the_order_of_their_folders(tmp_path: Path) -> None:
     data = task("jsonl").load(config, 0)
     assert list(data.domains) == sorted(data.domains, key=natural_order)
     place = data.domains.index("_a_")
-    assert all(int(text.split()[1]) % 3 == 1 for text in unpack(data.train.only(data.train.domains == place).inputs))
+    assert all(
+        int(text.split()[1]) % 3 == 1 for text in unpack_texts(data.train.only(data.train.domains == place).inputs)
+    )

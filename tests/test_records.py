@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from problems import draw
+from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.records import Data, Parts, Split, answers
+from redx.records import Parts, answers
 
 NAMES = [field.name for field in fields(Parts)]
 

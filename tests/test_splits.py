@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 import problems  # noqa: F401  hypothesis without a clock
 from redx.arithmetic.questions import canonical, make
+from redx.data.splits import share_seen, split_rows
 from redx.errors import RedxError
-from redx.splits import seen, split
 
 SHARES = (0.8, 0.1, 0.1)
 
 
 def chosen(keys: list[str], *arguments: Any) -> list[list[str]]:
     """The keys in each split."""
-    return [[keys[row] for row in rows.tolist()] for rows in split(keys, *arguments)]
+    return [[keys[row] for row in rows.tolist()] for rows in split_rows(keys, *arguments)]
 
 
 @given(
@@ -37,12 +37,12 @@ def test_a_disjoint_split_deals_out_whole_questions(keys: list[str], seed: int) 
     assert Counter(train) == {key: count for key, count in Counter(keys).items() if key in set(train)}
     for part, share in zip((train, validation, test), SHARES, strict=True):
         assert abs(len(set(part)) - share * distinct) <= 1
-    assert seen(train, test) == seen(train, validation) == 0
+    assert share_seen(train, test) == share_seen(train, validation) == 0
 
 
 @given(rows=st.integers(20, 300), seed=st.integers(0, 2**40))
 def test_a_random_split_deals_out_rows(rows: int, seed: int) -> None:
-    found = split(["same"] * rows, SHARES, "random", seed)
+    found = split_rows(["same"] * rows, SHARES, "random", seed)
     assert torch.cat(found).sort().values.tolist() == list(range(rows))
     for part, share in zip(found, SHARES, strict=True):
         assert abs(len(part) - share * rows) <= 1
@@ -51,7 +51,7 @@ def test_a_random_split_deals_out_rows(rows: int, seed: int) -> None:
 @pytest.mark.parametrize("kind", ["disjoint", "random"])
 def test_rows_are_sorted_and_depend_on_the_seed_alone(kind: Any) -> None:
     keys = [str(row % 70) for row in range(200)]
-    first, again, other = (split(keys, SHARES, kind, seed) for seed in (0, 0, 1))
+    first, again, other = (split_rows(keys, SHARES, kind, seed) for seed in (0, 0, 1))
     for rows in first:
         assert rows.dtype == torch.long
         assert torch.equal(rows, rows.sort().values)
@@ -66,7 +66,7 @@ def test_where_a_question_goes_does_not_hang_on_order_or_number_of_rows() -> Non
 
 
 def test_any_occurrence_of_a_question_can_be_the_one_that_is_kept() -> None:
-    _, validation, test = split([str(row // 10) for row in range(1000)], SHARES, "disjoint", 0)
+    _, validation, test = split_rows([str(row // 10) for row in range(1000)], SHARES, "disjoint", 0)
     assert len({row % 10 for row in torch.cat((validation, test)).tolist()}) > 5
 
 
@@ -87,23 +87,23 @@ def test_wordings_of_one_question_stay_together() -> None:
     assert len(train) == 4 * 180
     assert len(validation) + len(test) == 45
     assert len(set(chosen(texts, SHARES, "disjoint", 0)[0])) == 720  # by text alone, wordings fall apart:
-    assert seen(*([canonical(text) for text in part] for part in chosen(texts, SHARES, "disjoint", 0)[::2])) > 0.9
+    assert share_seen(*([canonical(text) for text in part] for part in chosen(texts, SHARES, "disjoint", 0)[::2])) > 0.9
 
 
 def test_a_random_split_of_additions_has_seen_nearly_every_test_question() -> None:
     keys = [canonical(record["question"]) for record in make("addition", 20_000, 0)]
     for kind, low, high in (("random", 0.99, 1.0), ("disjoint", 0.0, 0.0)):
         train, _, test = chosen(keys, SHARES, kind, 0)
-        assert low <= seen(train, test) <= high
+        assert low <= share_seen(train, test) <= high
 
 
 def test_the_share_seen_counts_test_questions() -> None:
-    assert seen(["a", "a", "b"], ["a", "c", "a", "d"]) == 0.5
-    assert seen([], ["a"]) == seen(["a"], []) == 0
+    assert share_seen(["a", "a", "b"], ["a", "c", "a", "d"]) == 0.5
+    assert share_seen([], ["a"]) == share_seen(["a"], []) == 0
 
 
 def test_a_split_may_be_left_out() -> None:
-    train, validation, test = split(list("abcdefghij"), (0.9, 0.0, 0.1), "disjoint", 0)
+    train, validation, test = split_rows(list("abcdefghij"), (0.9, 0.0, 0.1), "disjoint", 0)
     assert (len(train), len(validation), len(test)) == (9, 0, 1)
 
 
@@ -122,4 +122,4 @@ def test_a_split_may_be_left_out() -> None:
 )
 def test_what_cannot_be_split_is_refused(keys: list[str], shares: Any, kind: Any, told: str) -> None:
     with pytest.raises(RedxError, match=told):
-        split(keys, shares, kind, 0)
+        split_rows(keys, shares, kind, 0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from redx.pipeline import load as load
     from redx.pipeline import run as run
     from redx.pipeline import solver as solver
-    from redx.records import Parts as Parts
+    from redx.records import Parts
 
 __version__ = "0.1.0"
 _HOME = {

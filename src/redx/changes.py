@@ -11,16 +11,17 @@ from typing import Any
 
 import torch
 
-from redx import differences, encoders, examples, fingerprint, folders, lessons, pipeline, schooling, stages, store
+from redx import differences, encoders, fingerprint, folders, lessons, pipeline, schooling, stages, store
 from redx.base import Base
 from redx.config import Config
+from redx.data import labelled
+from redx.data.dataset import Data, Split
 from redx.differences import View
 from redx.encoders import Language
 from redx.errors import RedxError
 from redx.io import files
 from redx.library import Expert
 from redx.model import Facts, Model
-from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import task
 
@@ -166,7 +167,9 @@ def read(config: Config, facts: Facts, base: Base, file: Path, text: str | None,
     """A user's own examples of one domain, as the base reads them."""
     if not facts.classes:
         raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")
-    found = examples.read(file, facts.classes, None if isinstance(base.encoder, Language) else facts.shape, text, label)
+    found = labelled.read_labelled(
+        file, facts.classes, None if isinstance(base.encoder, Language) else facts.shape, text, label
+    )
     if isinstance(base.encoder, Language):
         base.encoder.prepare([found.inputs])
     return found

@@ -7,7 +7,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redx.errors import RedxError
 from redx.io.tensor_files import CHECKPOINT_KEY, JSON_BYTES, TensorEntry, file_form, open_tensors

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 
 from redx import certify
+from redx.data.dataset import Split
+from redx.data.text import unpack_texts
 from redx.evaluate import Judgement, judge
 from redx.model import Model
-from redx.records import Parts, Split
-from redx.texts import unpack
+from redx.records import Parts
 
 SHOWN = 200  # flipped examples that are told one by one
 
@@ -93,4 +94,4 @@ def _tell(model: Model, before: View, after: View, test: Split, row: int) -> dic
 
 def words(test: Split, rows: list[int]) -> list[str]:
     """The texts of some test examples, where they are texts."""
-    return unpack(test.inputs[torch.tensor(rows, dtype=torch.long)]) if test.inputs.dtype == torch.uint8 else []
+    return unpack_texts(test.inputs[torch.tensor(rows, dtype=torch.long)]) if test.inputs.dtype == torch.uint8 else []

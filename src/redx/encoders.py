@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from redx import backbones, pretrained, texts, trunks
+from redx import backbones, pretrained, trunks
 from redx.config import Config, Trunk
+from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.prefix import Prefix
 
@@ -85,11 +86,11 @@ class Language(nn.Module):
     def prepare(self, inputs: Iterable[Tensor]) -> None:
         """Send every distinct text through the frozen part, once and for all."""
         if self.frozen:
-            self.frozen.prepare(list(dict.fromkeys(text for some in inputs for text in texts.unpack(some))))
+            self.frozen.prepare(list(dict.fromkeys(text for some in inputs for text in unpack_texts(some))))
 
     def read(self, inputs: Tensor) -> Tensor:
         """What the frozen part makes of texts: (N, E), or (N, T, E) by token."""
-        return self.frozen.read(texts.unpack(inputs)) if self.frozen else inputs
+        return self.frozen.read(unpack_texts(inputs)) if self.frozen else inputs
 
     def forward(self, x: Tensor) -> Tensor:
         return self.trunk(self.read(x) if x.dtype == torch.uint8 else x)

@@ -19,14 +19,17 @@ from redx import compose, experts, fingerprint, lessons, pretrained, schooling, 
 from redx.base import Base, build
 from redx.config import Bank, Config, Ownership, Router, Training, Trunk
 from redx.config import Base as Learning
+from redx.data.clusters import MAX_DEVIATIONS, cluster_domains
+from redx.data.dataset import Split
+from redx.data.splits import classes_are_disjoint, sample_per_group
 from redx.errors import RedxError
 from redx.evaluate import judge
-from redx.fitting import LIMIT, apart, cluster, draw_part, nudge, read_with, sharpen, train_base
+from redx.fitting import nudge, read_with, sharpen, train_base
 from redx.io import files
 from redx.lessons import Shared
 from redx.library import Expert, Library
 from redx.model import Facts, Key, Model
-from redx.records import Parts, Split
+from redx.records import Parts
 from redx.routers import Router as Gates
 from redx.seeding import generator
 
@@ -147,13 +150,13 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         held, places, self.domains_ = self._arrange(raw, labels, domains, seed)
         cells = places * len(self.classes_) + labels
         shared = np.flatnonzero(~held)
-        shared = shared[draw_part(cells[shared], self.share, 1, generator(seed, "shared subset"))]
+        shared = shared[sample_per_group(cells[shared], self.share, 1, generator(seed, "shared subset"))]
         spread = raw[shared].std(0)
         self._mean = raw[shared].mean(0)
         self._scale = np.where(spread > 1e-9 * np.abs(self._mean), spread, 1.0)  # nothing to divide by: as it is
         x = self._standardise(raw).float()
         every = Split(x, torch.from_numpy(labels), torch.from_numpy(places))
-        own_classes = domains is not None and apart(places, labels)
+        own_classes = domains is not None and classes_are_disjoint(places, labels)
         strangers = min(int((held & (places != place)).sum()) for place in range(len(self.domains_)))
         self.alpha_ = self.alpha or max(ALPHA, 1 / (strangers + 1))
         self._config = self._configure(len(shared), int((~held).sum()), own_classes, seed)
@@ -181,14 +184,14 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         """Which examples are held out, the domain of each example, and the domains' names."""
         draw, part = generator(seed, "held out"), self.held_out if self.experts == "owned" else 0.0
         if domains is None:
-            held = draw_part(labels, part, 0, draw)
-            places = cluster(raw, ~held, labels, self.n_domains, seed)
+            held = sample_per_group(labels, part, 0, draw)
+            places = cluster_domains(raw, ~held, labels, self.n_domains, seed)
             return held, places, tuple(f"cluster-{place + 1}" for place in range(places.max() + 1))
         check_consistent_length(raw, domains)
         names, places = np.unique([str(name) for name in column_or_1d(domains)], return_inverse=True)
         if len(names) < 2:
             raise Refused("There is one domain only; give at least two, or leave out `domains` to have them found.")
-        held = draw_part(places * len(self.classes_) + labels, part, 0, draw)
+        held = sample_per_group(places * len(self.classes_) + labels, part, 0, draw)
         return held, places, tuple(map(str, names))
 
     def _configure(self, shared: int, rows: int, own_classes: bool, seed: int) -> Config:
@@ -405,7 +408,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         return self._standardise(self._take(X)[0])
 
     def _standardise(self, raw: np.ndarray) -> Tensor:
-        return torch.from_numpy(((raw - self._mean) / self._scale).clip(-LIMIT, LIMIT))
+        return torch.from_numpy(((raw - self._mean) / self._scale).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS))
 
     def _compose(self, made: Sequence[Expert]) -> None:
         """The composed model, in double precision."""

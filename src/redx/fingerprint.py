@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 
-from redx import pretrained, texts
+from redx import pretrained
 from redx.base import Base
 from redx.config import Config
+from redx.data import text
 from redx.encoders import Language
 from redx.io import hashing
 from redx.seeding import generator
@@ -27,7 +28,7 @@ def of(base: Base, config: Config, classes: tuple[str, ...], shape: tuple[int, .
         words = b"".join(path.read_bytes() for path in tokenizer)
         found |= {"backbone": pretrained.fingerprint(folder), "tokenizer": hashlib.sha256(words).hexdigest()[:16]}
         settings = {"reading": config.reading.model_dump(), "trunk": config.base.trunk.model_dump()}
-        inputs = texts.pack(SENTENCES)
+        inputs = text.pack_texts(SENTENCES)
     else:
         found |= {"backbone": config.backbone, "tokenizer": None}
         settings = {"shape": shape}

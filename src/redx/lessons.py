@@ -8,9 +8,9 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Generator, Tensor
 
-from redx.augment import distort
 from redx.config import Config
-from redx.records import Data, Split
+from redx.data.augment import distort
+from redx.data.dataset import Data, Split
 from redx.seeding import generator
 
 IMAGES = 1000  # images that are handled at once

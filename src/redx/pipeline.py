@@ -23,6 +23,7 @@ from redx.arithmetic import decomposers
 from redx.arithmetic.executor import Executor, Solver
 from redx.base import Base
 from redx.config import Config
+from redx.data.dataset import Data, Split
 from redx.encoders import Language
 from redx.errors import RedxError
 from redx.evaluate import Banks, Row, evaluate, summarise
@@ -33,7 +34,7 @@ from redx.io.progress import progress
 from redx.lessons import Shared
 from redx.model import Facts, Model
 from redx.presets import configure
-from redx.records import Data, Split, answers
+from redx.records import answers
 from redx.tasks import task
 
 log = logging.getLogger("redx")

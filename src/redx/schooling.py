@@ -12,9 +12,10 @@ from torch import Tensor
 from redx import experts, lessons, stages
 from redx.base import Base
 from redx.config import Config
+from redx.data.dataset import Split
 from redx.lessons import Lesson, Shared
 from redx.library import Expert, Owner
-from redx.records import Split, answers
+from redx.records import answers
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

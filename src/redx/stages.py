@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
 from redx import encoders, experts, routers
-from redx.augment import distort
 from redx.base import Base, build
 from redx.config import Bank, Config, Ownership, Training
+from redx.data.augment import distort
+from redx.data.dataset import Data, Split
 from redx.encoders import Language
 from redx.experts import LowRank, Stack
 from redx.io import feature_cache, hashing
 from redx.io.progress import progress
 from redx.lessons import IMAGES, Lesson, draw_rows, gather, halve, hide, share
 from redx.library import Owner
-from redx.records import Data, Split
 from redx.routers import Router
 from redx.seeding import generator
 from redx.train import fit

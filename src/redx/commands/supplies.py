@@ -83,13 +83,13 @@ def make_data(
 
     Example: `redx data mixed --out mixed.jsonl --total 25000 --operators 2`
     """
-    from redx import jsonl
     from redx.arithmetic.questions import make
+    from redx.data import tables
 
     options: dict[str, Any] = {"balanced": True} if balanced else {}
     options |= {"operators": tuple(range(1, operators + 1))} if operators else {}
     options |= {"operations": tuple(operation)} if operation else {}
-    jsonl.write(out, make(kind, total, seed, **options))
+    tables.write_jsonl(out, make(kind, total, seed, **options))
     print_json({"file": str(out), "questions": total}) if as_json else typer.echo(f"{total:,} questions in {out}")
 
 

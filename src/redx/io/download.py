@@ -16,7 +16,6 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from redx.errors import RedxError
 from redx.io.progress import progress

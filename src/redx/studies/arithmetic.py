@@ -5,12 +5,12 @@ from __future__ import annotations
 from itertools import product
 
 from redx.config import Config
+from redx.data.dataset import Data
+from redx.data.text import unpack_texts
 from redx.evaluate import Banks
 from redx.findings import Study, Table
 from redx.model import Model
-from redx.records import Data
 from redx.studies import safety
-from redx.texts import unpack
 
 
 def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
@@ -60,7 +60,7 @@ def ask_everything(models: dict[int, Model]) -> dict[str, float]:
 
 def count_passes(config: Config, data: Data) -> dict[str, int]:
     """How often the frozen part had to run, and how often a loop without kept features would have run it."""
-    texts = [text for split in (data.train, data.validation, data.test) for text in unpack(split.inputs)]
+    texts = [text for split in (data.train, data.validation, data.test) for text in unpack_texts(split.inputs)]
     epochs = [bank.training.epochs for bank in config.banks.values() if bank.of is None]
     loop = config.base.training.epochs * round(config.base.share * len(data.train))
     loop += (max(epochs) + config.router.training.epochs) * len(data.train)

@@ -12,11 +12,12 @@ from torch import Tensor
 
 from redx import compose, lessons, noise, schooling, stages
 from redx.config import Config
+from redx.data.dataset import Data, Split
 from redx.evaluate import answer, weigh
 from redx.findings import Study, Table
 from redx.library import Library
 from redx.model import Model
-from redx.records import Data, Parts, Split
+from redx.records import Parts
 from redx.seeding import generator
 
 NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permute", 1.0))

@@ -8,11 +8,11 @@ import torch
 
 from redx import compose
 from redx.config import Config
+from redx.data.dataset import Data
 from redx.evaluate import Banks, answer
 from redx.findings import Study, Table
 from redx.lessons import halve
 from redx.model import Model
-from redx.records import Data
 
 
 def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:

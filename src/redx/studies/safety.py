@@ -11,12 +11,13 @@ from torch import Tensor
 from redx import certify, compose, experts, noise, stages
 from redx.compose import true_domain
 from redx.config import Config
+from redx.data.dataset import Data
 from redx.evaluate import Banks, answer, judge, weigh
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.metrics import wilson
 from redx.model import Model
 from redx.ownership import out_of_turn
-from redx.records import Data, Parts
+from redx.records import Parts
 from redx.seeding import generator
 from redx.studies import library
 

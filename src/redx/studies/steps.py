@@ -13,11 +13,12 @@ from redx.arithmetic.program import Program
 from redx.arithmetic.questions import make
 from redx.arithmetic.wording import render, sample
 from redx.config import Config
+from redx.data.dataset import Data
 from redx.errors import RedxError
 from redx.evaluate import Banks
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.model import Model
-from redx.records import Data, answers
+from redx.records import answers
 from redx.studies import safety
 
 LENGTHS = {"2": (2,), "3": (3,), "4": (4,), "5-8": (5, 6, 7, 8)}

@@ -11,12 +11,12 @@ from redx import certify, experts, lessons, metrics, stages
 from redx.base import Base
 from redx.compose import RULES
 from redx.config import Bank, Config
+from redx.data.dataset import Data
 from redx.evaluate import Banks, answer, pairs
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.io.progress import progress
 from redx.lessons import Shared
 from redx.model import Model
-from redx.records import Data
 from redx.tasks import toy
 
 MIXTURES = {  # rule to what the experiment calls it

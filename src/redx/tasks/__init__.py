@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from redx.config import Bank, Config
+from redx.data.dataset import Data
 from redx.errors import RedxError
-from redx.records import Data
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from redx import jsonl, splits
 from redx.arithmetic.questions import HIGH, LOW, OPERAND, RANGES, canonical, domain_of, make
 from redx.config import Bank, Base, Config, Ownership, Questions, Reading, Router, Training, Trunk
-from redx.records import Data, Split
+from redx.data import splits, tables
+from redx.data.dataset import Data, Split
+from redx.data.text import pack_texts
 from redx.tasks import MAIN, Task, square
-from redx.texts import pack
 
 SHARES = (0.8, 0.1, 0.1)
 BY_RANGE = tuple(f"range_{low}_{high}" for low, high in RANGES)
@@ -33,15 +33,15 @@ def load(config: Config, seed: int) -> Data:
     domains = tuple(sorted(config.questions.operations)) if by_operation(config) else BY_RANGE  # as experts stand
     low, high = (1 - OPERAND, HIGH + OPERAND) if config.task == "steps" else (LOW, HIGH)
     every = Split(
-        pack(texts),
+        pack_texts(texts),
         torch.tensor([record["answer"] - low for record in records]),
         torch.tensor([domains.index(name) for name in owners]),
     )
-    rows = splits.split(keys, SHARES, config.questions.split, seed)
+    rows = splits.split_rows(keys, SHARES, config.questions.split, seed)
     if config.task == "steps" and config.questions.split == "random":
         rows = (torch.arange(len(keys)), *rows[1:])  # experts of a pipeline learn every step that can be asked
     train, validation, test = (every.only(some) for some in rows)
-    seen = splits.seen([keys[row] for row in rows[0]], [keys[row] for row in rows[2]])
+    seen = splits.share_seen([keys[row] for row in rows[0]], [keys[row] for row in rows[2]])
     classes = tuple(map(str, range(low, high + 1)))
     return Data(train, validation, test, domains, classes, config.questions.split, seen)
 
@@ -97,7 +97,7 @@ def read_file(config: Config) -> list[dict[str, Any]]:
             raise ValueError(f"has the operation {record['operation']!r}, which is none of {known}")
 
     fields: dict[str, type] = {"answer": int} | ({"operation": str} if config.task == "ops" else {})
-    return jsonl.read(Path(config.questions.file or ""), fields, check)[: config.limit]
+    return tables.read_jsonl(Path(config.questions.file or ""), fields, check)[: config.limit]
 
 
 def paper(task: str, preset: str, questions: Questions, training: Training) -> Config:
@@ -185,7 +185,7 @@ def offer(name: str, about: str, questions: Questions, study: str = "arithmetic"
         # redx run mixed --preset paper-80k: hours on a CPU, made for a GPU; not run here, the papers had 0.76.
         "paper-80k": paper(name, "paper-80k", LARGE, SIXTY),
     }
-    return Task(name, about, presets, load, pack, study=study, text=True)
+    return Task(name, about, presets, load, pack_texts, study=study, text=True)
 
 
 TASKS = {

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from redx import fetch
 from redx.config import Bank, Base, Config, Ownership, Router, Training
+from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import MAIN, Task, square
 

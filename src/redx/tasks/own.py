@@ -11,22 +11,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redx import clusters, splits, tables, texts
 from redx.config import Bank, Base, Config, Ownership, Reading, Router, Table, Training, Trunk
+from redx.data import arrays, clusters, splits, tables
+from redx.data.dataset import Data, Split
+from redx.data.splits import split_by_domain
+from redx.data.text import pack_texts
 from redx.errors import RedxError
 from redx.io.files import natural_order, to_safe_name
-from redx.records import Data, Split
 from redx.seeding import generator
 from redx.tasks import MAIN, Task, square
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+
 EXAMPLES = 20  # of all domains at least
+
+
 LEAST = 5  # training examples of a domain
+
+
 CLUSTER = 10  # examples of a cluster at least
+
+
 CHARACTERS = 2000  # of a text that are read
+
+
 PARTS = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
+
+
 RESERVED = {"", "all", "pooled", "router"}  # names that mean something else in a run folder
 
 
@@ -38,23 +51,23 @@ def load_texts(config: Config, seed: int) -> Data:
     columns = [column for column in (table.label, table.domain, table.split) if column]
 
     def check(record: dict[str, Any]) -> None:
-        tables.text(record, table.text)
+        tables.text_value(record, table.text)
         for column in columns:
-            tables.name(record, column)
+            tables.name_value(record, column)
         if table.split:
             _part(record[table.split])
 
     path = Path(table.file or "")
-    records = tables.read(path, check)[: config.limit]
-    words = [tables.text(record, table.text)[:CHARACTERS].strip() for record in records]
-    labels = [tables.name(record, table.label) for record in records]
+    records = tables.read_table(path, check)[: config.limit]
+    words = [tables.text_value(record, table.text)[:CHARACTERS].strip() for record in records]
+    labels = [tables.name_value(record, table.label) for record in records]
     _check(path, labels)
     if table.domain:
-        domains = [tables.name(record, table.domain) for record in records]
+        domains = [tables.name_value(record, table.domain) for record in records]
     else:
         domains = _cluster(_encode(config, words), table.clusters)
     parts = [_part(record[table.split]) for record in records] if table.split else None
-    return assemble(config, seed, texts.pack(words), labels, domains, parts, words)
+    return assemble(config, seed, pack_texts(words), labels, domains, parts, words)
 
 
 def load_features(config: Config, seed: int) -> Data:
@@ -64,10 +77,10 @@ def load_features(config: Config, seed: int) -> Data:
     table = _table(config)
     path = Path(table.file or "")
     optional = [name for name in (table.domain, table.split) if name]
-    found = tables.arrays(path, [table.text, table.label], optional)
-    numbers = tables.matrix(path, table.text, found[table.text])
+    found = arrays.read_arrays(path, [table.text, table.label], optional)
+    numbers = arrays.to_matrix(path, table.text, found[table.text])
     names = {
-        name: tables.column(path, name, array, len(numbers))[: config.limit]
+        name: arrays.to_column(path, name, array, len(numbers))[: config.limit]
         for name, array in found.items()
         if name != table.text
     }
@@ -87,7 +100,7 @@ def load_features(config: Config, seed: int) -> Data:
             except ValueError as error:
                 faults[row] = str(error)
         if faults:
-            raise tables.refuse(path, "Row", faults)
+            raise tables.faulty_rows(path, "Row", faults)
     keys = [hashlib.blake2b(row.tobytes(), digest_size=16).hexdigest() for row in x.numpy()]
     return assemble(config, seed, x, labels, domains, parts, keys)
 
@@ -104,7 +117,7 @@ def assemble(
     """Examples to splits; rows with the same key are the same example to a model."""
     import torch
 
-    classes, found = tables.sort(labels), tables.sort(domains)
+    classes, found = tables.sorted_names(labels), tables.sorted_names(domains)
     if len(found) < 2:
         raise RedxError(
             f"All examples are of one domain, '{found[0]}'; give another --domain COLUMN, or leave it out for clusters."
@@ -116,7 +129,7 @@ def assemble(
     number = {name: index for index, name in enumerate(classes)}
     place = {name: index for index, name in enumerate(found)}
     every = Split(inputs, torch.tensor([number[name] for name in labels]), torch.tensor([place[n] for n in domains]))
-    rows = deal(keys, every, config.questions.split, seed) if parts is None else _given(parts)
+    rows = split_by_domain(keys, every, config.questions.split, seed) if parts is None else _given(parts)
     train, validation, test = (every.only(some) for some in rows)
     names = tuple(named[name] for name in found)
     for split, part in zip((train, validation, test), ("train", "validation", "test"), strict=True):
@@ -132,53 +145,11 @@ def assemble(
     if len(train.labels.unique()) < 2:
         raise RedxError("All training examples have the same label; put examples of a second one into train.")
     learned, asked = ([keys[row] for row in list[int](some.tolist())] for some in (rows[0], rows[2]))
-    seen = splits.seen(learned, asked)
+    seen = splits.share_seen(learned, asked)
     kind = config.questions.split if parts is None else "random" if seen else "disjoint"
     data = Data(train, validation, test, names, tuple(classes), kind, seen)
     _check_anchors(config, data, found, seed)
     return data
-
-
-def deal(keys: Sequence[str], every: Split, kind: str, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of train, validation and test, 8 : 1 : 1 within every domain and, as far as there are enough, every label.
-
-    `disjoint`: rows with the same key go together, and validation and test keep one of them, since an example that
-    counts twice would not be exchangeable with the others. Every label has an example in train.
-    """
-    import torch
-
-    order: list[int] = torch.randperm(len(keys), generator=generator(seed, "own", "rows")).tolist()
-    groups: dict[object, list[int]] = {}
-    for row in order:
-        groups.setdefault(keys[row] if kind == "disjoint" else row, []).append(row)
-    labels, domains = every.labels.tolist(), every.domains.tolist()
-    queues: dict[int, list[list[int]]] = {}
-    for group in groups.values():
-        queues.setdefault(domains[group[0]], []).append(group)
-    parts: tuple[list[list[int]], ...] = ([], [], [])
-    for domain, queue in sorted(queues.items()):
-        queue.sort(key=lambda group: labels[group[0]])  # every tenth of a sorted queue takes all labels alike
-        shift = int(torch.randint(10, (1,), generator=generator(seed, "own", "shift", domain)))
-        turns = [(at + shift) % 10 for at in range(len(queue))]
-        if len(queue) < 10:  # too few for a turn each: test comes first
-            turns = [9, *([8] if len(queue) > 7 else []), *[0] * len(queue)][: len(queue)]
-            mixed = torch.randperm(len(queue), generator=generator(seed, "own", "few", domain)).tolist()
-            turns = [turns[at] for at in mixed]
-        for group, turn in zip(queue, turns, strict=True):
-            parts[max(0, turn - 7)].append(group)
-    known = {labels[group[0]] for group in parts[0]}
-    for part in parts[1:]:
-        for group in list(part):
-            if labels[group[0]] not in known:
-                known.add(labels[group[0]])
-                part.remove(group)
-                parts[0].append(group)
-    train, validation, test = parts
-    return (
-        torch.tensor(sorted(row for group in train for row in group), dtype=torch.long),
-        torch.tensor(sorted(group[0] for group in validation), dtype=torch.long),
-        torch.tensor(sorted(group[0] for group in test), dtype=torch.long),
-    )
 
 
 def folders(names: Sequence[str]) -> tuple[str, ...]:
@@ -253,15 +224,15 @@ def _encode(config: Config, words: Sequence[str]) -> Tensor:
 
 def _cluster(x: Tensor, count: int) -> list[str]:
     """Found domains; the same for every seed of a run, like a column of the table."""
-    wanted = count or min(clusters.choose(len(x)), len(x) // CLUSTER)
-    found = clusters.find(x, wanted, CLUSTER, generator(0, "clusters")).tolist()
+    wanted = count or min(clusters.choose_count(len(x)), len(x) // CLUSTER)
+    found = clusters.find_clusters(x, wanted, CLUSTER, generator(0, "clusters")).tolist()
     return [f"cluster-{index + 1}" for index in found]
 
 
 def read_texts(inputs: Sequence[Any] | Tensor) -> Tensor:
     """Texts as bytes; what is beyond their first 2,000 characters is not read."""
     cut = [text[:CHARACTERS].strip() if isinstance(text, str) else text for text in inputs]
-    return texts.pack(inputs if isinstance(inputs, str) else cut)
+    return pack_texts(inputs if isinstance(inputs, str) else cut)
 
 
 def read_features(inputs: Sequence[Any] | Tensor) -> Tensor:
@@ -311,6 +282,8 @@ def settings(task: str, preset: str, table: Table, epochs: int) -> Config:
 
 
 TEXTS, ARRAYS = Table(), Table(text="x", label="y", domain="domain", split="split")
+
+
 TASKS = {
     "jsonl": Task(
         "jsonl",

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redx.config import Bank, Config, Router, Training
+from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.records import Data, Split
 from redx.tasks import Task
 
 if TYPE_CHECKING:

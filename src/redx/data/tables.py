@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import math
 import re
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from redx import jsonl
 from redx.errors import RedxError
+from redx.io import files
 from redx.io.files import natural_order
 
-if TYPE_CHECKING:
-    import numpy
-
 Record = dict[str, Any]
+
+
 Check = Callable[[Record], None]
+
+
 FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
+
+
 BROKEN = re.compile("[\0\ud800-\udfff]")
-LIMIT = jsonl.LIMIT  # bytes of a text file that is read into memory at once
-UNPACKED = 2**33  # bytes of arrays that are read into memory at once: small archives can hold any number of them
 
 
-def read(path: Path, check: Check) -> list[Record]:
+
+
+def read_table(path: Path, check: Check) -> list[Record]:
     """The rows of a table as records; `check` raises a ValueError that says what is wrong with one."""
     kind = path.suffix.lower()
     if kind not in FORMATS:
@@ -34,7 +37,7 @@ def read(path: Path, check: Check) -> list[Record]:
     if not path.is_file():
         raise RedxError(f"There is no file {path}; give the path of a table with --data FILE.")
     if kind in (".jsonl", ".ndjson"):
-        return jsonl.read(path, {}, check)
+        return read_jsonl(path, {}, check)
     word, rows = ("Row", _parquet(path)) if kind == ".parquet" else ("Line", _csv(path))
     records: list[Record] = []
     faults: dict[int, str] = {}
@@ -47,27 +50,24 @@ def read(path: Path, check: Check) -> list[Record]:
         except ValueError as error:
             faults[number] = str(error)
     if faults:
-        raise refuse(path, word, faults)
+        raise faulty_rows(path, word, faults)
     if not records:
         raise RedxError(f"{path} holds no examples; give a table with a row for each.")
     return records
 
 
-def refuse(path: Path, word: str, faults: dict[int, str]) -> RedxError:
+def faulty_rows(path: Path, word: str, faults: dict[int, str]) -> RedxError:
     """A refusal that names the faulty lines or rows, and what is wrong with the first."""
     first = min(faults)
-    named = ", ".join(map(str, list(faults)[: jsonl.SHOWN]))
-    more = f" and {len(faults) - jsonl.SHOWN} more" if len(faults) > jsonl.SHOWN else ""
+    named = ", ".join(map(str, list(faults)[:MAX_SHOWN]))
+    more = f" and {len(faults) - MAX_SHOWN} more" if len(faults) > MAX_SHOWN else ""
     words, it, them = (word, "it", "it") if len(faults) == 1 else (f"{word}s", f"{word.lower()} {first}", "them")
     return RedxError(f"{words} {named}{more} of {path} cannot be used ({it} {faults[first]}); correct {them}.")
 
 
-# --- values
-
-
-def text(record: Record, column: str) -> str:
+def text_value(record: Record, column: str) -> str:
     """The text in a column, or a ValueError."""
-    value = _value(record, column)
+    value = required_value(record, column)
     if not isinstance(value, str):
         raise ValueError(f"has {value!r:.40} in the column '{column}', not text")
     if BROKEN.search(value):
@@ -75,12 +75,12 @@ def text(record: Record, column: str) -> str:
     return value
 
 
-def name(record: Record, column: str) -> str:
+def name_value(record: Record, column: str) -> str:
     """The label or domain in a column, as text: words as they are, whole numbers without a fraction."""
-    return as_name(_value(record, column), column)
+    return to_name(required_value(record, column), column)
 
 
-def as_name(value: object, column: str) -> str:
+def to_name(value: object, column: str) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -93,7 +93,7 @@ def as_name(value: object, column: str) -> str:
     return found
 
 
-def _value(record: Record, column: str) -> object:
+def required_value(record: Record, column: str) -> object:
     if column not in record:
         raise ValueError(f"has no column '{column}', only {', '.join(map(repr, record)) or 'none at all'}")
     value = record[column]
@@ -102,17 +102,14 @@ def _value(record: Record, column: str) -> object:
     return value
 
 
-def sort(names: Sequence[str]) -> list[str]:
+def sorted_names(names: Sequence[str]) -> list[str]:
     """Distinct names in natural order: numbers as numbers, so that 9 stands before 10."""
     return sorted(set(names), key=natural_order)
 
 
-# --- formats
-
-
 def _csv(path: Path) -> Iterator[tuple[int, Record | str]]:
     """Rows of a CSV file by the line they start on; a str is what is wrong with one."""
-    lines = jsonl.text(path, LIMIT)
+    lines = read_text(path, MAX_BYTES)
     delimiter = max(",;\t", key=lines.partition("\n")[0].count)  # spreadsheets of some countries write semicolons
     reader = csv.reader(io.StringIO(lines, newline=""), delimiter=delimiter, strict=True)
     columns: list[str] = []
@@ -157,69 +154,106 @@ def _parquet(path: Path) -> Iterator[tuple[int, Record | str]]:
         raise RedxError(f"{path} cannot be read as Parquet ({why}); write it anew.") from error
 
 
-# --- arrays
+MAX_BYTES = 2**28  # bytes of a file that is read into memory at once
 
 
-def arrays(path: Path, needed: Sequence[str], optional: Sequence[str]) -> dict[str, numpy.ndarray]:
-    """Arrays of an .npz file by name; nothing is unpickled."""
-    import numpy
-
-    if path.suffix.lower() != ".npz":
-        raise RedxError(f"{path} is no .npz file; write one with numpy.savez and the arrays {' and '.join(needed)}.")
-    if not path.is_file():
-        raise RedxError(f"There is no file {path}; give the path of an .npz file with --data FILE.")
-    found: dict[str, numpy.ndarray] = {}
-    array = ""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > UNPACKED:
-            raise RedxError(
-                f"{path} unpacks to {size:,} bytes, more than {UNPACKED:,}; give fewer examples or float32."
-            )
-        with numpy.load(path, allow_pickle=False) as file:
-            if lacking := [array for array in needed if array not in file.files]:
-                has = ", ".join(file.files) or "none"
-                raise RedxError(f"{path} has no array '{lacking[0]}', only {has}; add it with numpy.savez.")
-            for array in (*needed, *optional):
-                if array in file.files:
-                    found[array] = file[array]
-    except ValueError as error:  # what numpy says where it would have to unpickle
-        raise RedxError(
-            f"The array '{array}' of {path} holds Python objects or is damaged; save plain numbers or text (astype)."
-        ) from error
-    except (OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise RedxError(f"{path} cannot be read as .npz; write it anew with numpy.savez.") from error
-    return found
+MAX_SHOWN = 10  # faulty lines that a refusal names
 
 
-def matrix(path: Path, name: str, array: numpy.ndarray) -> numpy.ndarray:
-    """Features as float32, (N, D); NaN, infinity and other shapes are refused."""
-    import numpy
-
-    if array.ndim != 2 or not array.size:
-        raise RedxError(f"The array '{name}' of {path} has shape {array.shape}; give one row of features an example.")
-    if array.dtype.kind not in "fiub":
-        raise RedxError(f"The array '{name}' of {path} holds {array.dtype}, not real numbers; convert it (astype).")
-    with numpy.errstate(over="ignore"):  # too large for float32 becomes infinity, which is refused below
-        numbers = array.astype(numpy.float32)
-    if wrong := numpy.flatnonzero(~numpy.isfinite(numbers).all(1)).tolist():
-        raise refuse(path, "Row", {row + 1: f"has NaN or infinity in '{name}'" for row in wrong})
-    return numbers
+TYPE_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "a truth value",
+    list: "a list",
+    dict: "an object",
+}
 
 
-def column(path: Path, name: str, array: numpy.ndarray, rows: int) -> list[str]:
-    """Labels, domains or splits as text, one an example."""
-    if array.shape != (rows,):
-        raise RedxError(f"The array '{name}' of {path} has shape {array.shape}; give ({rows},), one value a row.")
-    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in array.tolist()]
-    found: list[str] = []
+def read_jsonl(
+    path: Path,
+    fields: Mapping[str, type],
+    check: Callable[[dict[str, Any]], None] = lambda record: None,
+    limit_bytes: int = MAX_BYTES,
+) -> list[dict[str, Any]]:
+    """The records of a file; each must have these fields with values of these types, and may have more.
+
+    `check` raises a ValueError that says what else is wrong with a record.
+    """
+    records: list[dict[str, Any]] = []
     faults: dict[int, str] = {}
-    for number, value in enumerate(values, 1):
+    for number, line in enumerate(read_text(path, limit_bytes).split("\n"), 1):  # JSON text may hold other line ends
+        if not line.strip():
+            continue
         try:
-            found.append(as_name(_value({name: value}, name), name))
+            records.append(_record(line, fields))
+            check(records[-1])
         except ValueError as error:
             faults[number] = str(error)
     if faults:
-        raise refuse(path, "Row", faults)
-    return found
+        first = min(faults)
+        named = ", ".join(map(str, list(faults)[:MAX_SHOWN]))
+        more = f" and {len(faults) - MAX_SHOWN} more" if len(faults) > MAX_SHOWN else ""
+        lines, it, them = ("Line", "it", "it") if len(faults) == 1 else ("Lines", f"line {first}", "them")
+        raise RedxError(f"{lines} {named}{more} of {path} cannot be used ({it} {faults[first]}); correct {them}.")
+    if not records:
+        raise RedxError(f"{path} is empty; give a JSONL file with a record on each line.")
+    return records
+
+
+def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Write records, one a line."""
+    try:
+        content = "".join(json.dumps(record, allow_nan=False) + "\n" for record in records).encode()
+    except (TypeError, ValueError) as error:
+        raise RedxError(f"A record for {path} cannot be written as JSON ({error}); leave out that value.") from error
+    files.write_bytes(path, content)
+
+
+def read_text(path: Path, limit_bytes: int = MAX_BYTES) -> str:
+    """The text of a file in UTF-8."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit_bytes + 1)
+    except FileNotFoundError as error:
+        raise RedxError(f"There is no file {path}; give the path of a text file.") from error
+    except IsADirectoryError as error:
+        raise RedxError(f"{path} is a folder; give the path of a file in it.") from error
+    except OSError as error:
+        raise RedxError(f"Cannot read {path} ({error.strerror}); fix its permissions or give another file.") from error
+    if len(content) > limit_bytes:
+        raise RedxError(f"{path} is larger than {limit_bytes:,} bytes; split it into smaller files.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise RedxError(f"{path} is not UTF-8 text (line {line}); save it again in UTF-8.") from error
+
+
+def _record(line: str, fields: Mapping[str, type]) -> dict[str, Any]:
+    """The object on a line, or a ValueError that says what is wrong with it."""
+    try:
+        record = json.loads(line, parse_float=_finite, parse_constant=_finite)
+    except json.JSONDecodeError as error:
+        raise ValueError("is not JSON") from error
+    except ValueError as error:
+        raise ValueError("has NaN, infinity or far too large a number") from error
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
+    if not isinstance(record, dict):
+        raise ValueError("is not a JSON object")
+    for name, kind in fields.items():
+        if name not in record:
+            raise ValueError(f"has no field '{name}'")
+        value = record[name]
+        allowed = (int, float) if kind is float else kind
+        if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
+            raise ValueError(f"has {json.dumps(value)[:40]} in the field '{name}', not {TYPE_NAMES[kind]}")
+    return record
+
+
+def _finite(text: str) -> float:
+    """JSON has no NaN and no infinity, although Python reads them, even from 1e999."""
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from redx.errors import RedxError
+from redx.seeding import generator
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
+
 ROUNDS = 50  # of moving the centres
+
+
 STARTS = 4  # the best of so many is taken
 
 
-def choose(examples: int) -> int:
+def choose_count(examples: int) -> int:
     """How many clusters for so many examples: two to eight, as the root of every hundred."""
     return min(8, max(2, round((examples / 100) ** 0.5)))
 
 
-def find(x: Tensor, count: int, least: int, draw: Generator) -> Tensor:
+def find_clusters(x: Tensor, count: int, least: int, draw: Generator) -> Tensor:
     """The cluster of each example, (N, D) to (N,), numbered from the largest; none has fewer than `least` examples.
 
     Clusters that are smaller dissolve into the others, so there may be fewer than `count`.
@@ -75,3 +83,27 @@ def _settle(x: Tensor, centres: Tensor) -> Tensor:
 def _far(x: Tensor, centres: Tensor) -> Tensor:
     """Squared distances, (N, K)."""
     return ((x * x).sum(1, keepdim=True) - 2 * x @ centres.T + (centres * centres).sum(1)).clamp_min(0)
+
+
+MAX_DEVIATIONS = 10.0  # standard deviations: a feature that hardly moved in the shared subset may leap elsewhere
+
+
+MIN_CLUSTER = 10  # examples of a cluster at least, where there are enough
+
+
+def cluster_domains(raw: np.ndarray, seen: np.ndarray, labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Domains for data without any: clusters of what is not held out; where all is alike, the classes.
+
+    What is held out joins the nearest cluster, as new examples would, so that cut-offs keep their promise.
+    """
+    spread = raw[seen].std(0)
+    x = torch.from_numpy(
+        ((raw - raw[seen].mean(0)) / np.where(spread > 0, spread, 1.0)).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS)
+    )
+    known = x[torch.from_numpy(seen)]
+    least = max(1, min(MIN_CLUSTER, len(known) // (2 * count)))
+    found = find_clusters(known, min(count, len(known) // least), least, generator(seed, "clusters"))
+    centres = torch.stack([known[found == place].mean(0) for place in range(int(found.max()) + 1)])
+    places = torch.cdist(x, centres).argmin(1)
+    places[torch.from_numpy(seen)] = found
+    return places.numpy() if len(centres) > 1 else labels

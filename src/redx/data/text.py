@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-def pack(texts: Sequence[Any] | Tensor) -> Tensor:
+def pack_texts(texts: Sequence[Any] | Tensor) -> Tensor:
     """Texts to bytes, (N, L)."""
     import torch
 
@@ -27,6 +27,6 @@ def pack(texts: Sequence[Any] | Tensor) -> Tensor:
     return torch.frombuffer(packed, dtype=torch.uint8).view(len(rows), width) if rows else torch.empty(0, 0).byte()
 
 
-def unpack(rows: Tensor) -> list[str]:
+def unpack_texts(rows: Tensor) -> list[str]:
     """The texts again."""
     return [bytes(row).rstrip(b"\0").decode(errors="surrogatepass") for row in rows.numpy()]

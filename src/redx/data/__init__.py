@@ -1,0 +1,1 @@
+"""Examples as tensors: datasets, splits, tables, arrays, texts, augmentation, clusters."""
