@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
-from redx import certify, compose, lessons, pipeline, stages, store
-from redx.evaluate import judge
+from redx import lessons, pipeline, stages, store
+from redx.composition import certificate, rules
+from redx.composition.evaluation import certify
 from redx.tasks import task
 
 ALPHAS = (0.1, 0.05, 0.03, 0.01, 0.005, 0.003, 0.001)
@@ -36,10 +37,14 @@ def main() -> None:
                 model.experts.speaks(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)
             )
             bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
-            judged = judge(compose.rule("red"), bound)
+            judged = certify(rules.get_rule("red"), bound)
             right = judged.predicted == bound.labels
             own = spoken.gather(1, bound.domains[:, None]).double().mean()
-            figures = (float(right.double().mean()), certify.certified(judged.radius, right, 1.0), float(own))
+            figures = (
+                float(right.double().mean()),
+                certificate.certified_accuracy(judged.radius, right, 1.0),
+                float(own),
+            )
             rows.setdefault("no cut-off" if alpha is None else f"α = {alpha:g}", []).append(figures)
     print(f"{'':12}  clean   certified ε=1  own expert speaks   ({len(config.seeds)} seeds)")
     for name, found in rows.items():

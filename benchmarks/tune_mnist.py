@@ -12,16 +12,17 @@ from typing import Any
 
 import torch
 
-from redx import certify, compose, encoders, experts, lessons, noise, stages
+from redx import encoders, experts, lessons, stages
 from redx.base import Base
+from redx.composition import certificate, noise, rules
+from redx.composition.evaluation import certify, noisy_weights, predict, tally
+from redx.composition.parts import Parts
 from redx.config import Bank, Config, Ownership
 from redx.data.dataset import Data, Split
-from redx.evaluate import answer, judge, measure, weigh
 from redx.io import files
 from redx.lessons import Shared
 from redx.library import Owner
 from redx.ownership import out_of_turn
-from redx.records import Parts
 from redx.routers import Router
 from redx.seeding import generator
 from redx.tasks import task
@@ -129,16 +130,16 @@ class Bench:
     def owned(self, said: torch.Tensor, settings: Ownership) -> dict[str, float]:
         spoken = self.spoken(settings)
         parts = self.parts(said * spoken[..., None])
-        red, names = compose.rule("red"), tuple("01234")
-        noisy = weigh(red, parts, noise.kind("swap"), 1.0, generator(self.seed, "noise", "swap", 1.0))
+        red, names = rules.get_rule("red"), tuple("01234")
+        noisy = noisy_weights(red, parts, noise.get_noise("swap"), 1.0, generator(self.seed, "noise", "swap", 1.0))
         return {
             "red owned": right("red", parts),
             "sum owned": right("sum", parts),
-            "wrong owned": float((answer(red, parts, noisy) == parts.labels).double().mean()),
+            "wrong owned": float((predict(red, parts, noisy) == parts.labels).double().mean()),
             "any router owned": worst(parts),
             "out of turn": float(out_of_turn(spoken, parts.domains).mean()),
-            "ece base": measure(compose.rule("base"), parts, names).compute()["ece"] or 0.0,
-            "ece owned": measure(red, parts, names).compute()["ece"] or 0.0,
+            "ece base": tally(rules.get_rule("base"), parts, names).compute()["ece"] or 0.0,
+            "ece owned": tally(red, parts, names).compute()["ece"] or 0.0,
         }
 
     def parts(self, said: torch.Tensor) -> Parts:
@@ -148,13 +149,13 @@ class Bench:
 
 
 def right(rule: str, parts: Parts) -> float:
-    found = compose.rule(rule)
-    return float((answer(found, parts, found.weights(parts)) == parts.labels).double().mean())
+    found = rules.get_rule(rule)
+    return float((predict(found, parts, found.weights(parts)) == parts.labels).double().mean())
 
 
 def worst(parts: Parts) -> float:
-    judged = judge(compose.rule("red"), parts)
-    return certify.certified(judged.radius, judged.predicted == parts.labels, 1.0)
+    judged = certify(rules.get_rule("red"), parts)
+    return certificate.certified_accuracy(judged.radius, judged.predicted == parts.labels, 1.0)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 import torch
 
 import redx
-from redx import certify, compose, evaluate, noise
+from redx.composition import certificate, evaluation, noise, rules
 from redx.seeding import generator
 
 parts = redx.Parts(
@@ -24,24 +24,24 @@ parts = redx.Parts(
 
 # %% Every rule is one formula; they differ in the weights.
 for name in ("base", "red", "fixed", "sum", "red-oracle"):
-    rule = compose.rule(name)
+    rule = rules.get_rule(name)
     weights = rule.weights(parts)
-    right = evaluate.answer(rule, parts, weights) == parts.labels
+    right = evaluation.predict(rule, parts, weights) == parts.labels
     print(f"{name:<11} right: {right.tolist()}")
 
 # %% How wrong may the router be? The radius is the exact share of routing mass an adversary may move.
-red = compose.rule("red")
+red = rules.get_rule("red")
 judged = redx.judge(red, parts)
 print("radius", [round(value, 3) for value in judged.radius.tolist()])
 
 # %% Just above the radius there is a router that changes the answer, and here it is.
 weights = red.weights(parts)
-scores, corners = compose.mix(red, parts, weights), compose.vertices(red, parts)
-wrong = certify.adversary(scores, corners, weights, judged.radius + 1e-4)
-print("answers", judged.predicted.tolist(), "under attack", evaluate.answer(red, parts, wrong).tolist())
+scores, corners = rules.compose(red, parts, weights), rules.vertex_scores(red, parts)
+wrong = certificate.worst_weights(scores, corners, weights, judged.radius + 1e-4)
+print("answers", judged.predicted.tolist(), "under attack", evaluation.predict(red, parts, wrong).tolist())
 
 # %% The same under random mistakes of the router.
-for kind in noise.KINDS.values():
-    noisy = evaluate.weigh(red, parts, kind, 1.0, generator(0, "example", kind.name))
-    share = (evaluate.answer(red, parts, noisy) == parts.labels).double().mean()
+for kind in noise.NOISES.values():
+    noisy = evaluation.noisy_weights(red, parts, kind, 1.0, generator(0, "example", kind.name))
+    share = (evaluation.predict(red, parts, noisy) == parts.labels).double().mean()
     print(f"{kind.name:<8} level 1: accuracy {share:.2f}")

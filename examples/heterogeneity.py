@@ -21,7 +21,8 @@ import numpy
 import torch
 
 import redx
-from redx import certify, stages, store
+from redx import stages, store
+from redx.composition import certificate
 from redx.differences import View
 from redx.tasks import task
 
@@ -96,7 +97,9 @@ def line(told: str, model: redx.Model, test: redx.records.Split, files: list[Pat
     for rule in ("red", "sum"):
         with model.using(rule), torch.no_grad():
             view = View.of(model, test)
-        figures.append((float(view.right().double().mean()), certify.certified(view.judged.radius, view.right(), 1.0)))
+        figures.append(
+            (float(view.right().double().mean()), certificate.certified_accuracy(view.judged.radius, view.right(), 1.0))
+        )
     size = sum(file.stat().st_size for file in files)
     return f"| {told} | {figures[0][0]:.4f} | {figures[0][1]:.4f} | {figures[1][0]:.4f} | {size:,} |"
 

@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from redx.records import Parts
+from redx.composition.parts import Parts
 from redx.seeding import generator
 
 # The same cases every time, and no clock: the machines that run this are shared.

@@ -14,18 +14,18 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import redx
-from redx import compose, encoders, experts, lessons, stages, store
+from redx import encoders, experts, lessons, stages, store
 from redx.arithmetic import questions
 from redx.base import Base, build
-from redx.compose import RULES
+from redx.composition.evaluation import certify
+from redx.composition.parts import Parts
+from redx.composition.rules import RULES, compose, get_rule
 from redx.config import Bank, Config, Training
 from redx.data import tables
 from redx.data.text import pack_texts, unpack_texts
 from redx.errors import RedxError
-from redx.evaluate import judge
 from redx.pipeline import embed_splits
 from redx.presets import configure
-from redx.records import Parts
 from redx.tasks import arithmetic, preset, task
 
 TEXTS = ["What is 37 plus 12?", "What is 4 minus 1?", "What is 4 minus 1?", "ä 10 − 3"]
@@ -256,8 +256,8 @@ def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwe
         h = taught[0].anchors.inputs
         none = torch.zeros(len(h), dtype=torch.long)
         parts = Parts(base.classify(h), experts.speak(bank, h), torch.randn(len(h), 3).fill_(0.3), none, none)
-        composed.append(compose.mix(compose.rule("red"), parts, compose.rule("red").weights(parts)))
-        assert judge(compose.rule("red"), parts).radius.isfinite().all()
+        composed.append(compose(get_rule("red"), parts, get_rule("red").weights(parts)))
+        assert certify(get_rule("red"), parts).radius.isfinite().all()
     assert torch.equal(*composed)
     assert not torch.equal(composed[0], base.classify(taught[0].anchors.inputs))
 

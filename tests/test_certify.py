@@ -12,11 +12,11 @@ from hypothesis import given
 from torch import Tensor
 
 from problems import any_parts, draw
-from redx import certify, compose, noise
-from redx.compose import RULES, Rule, mix
+from redx.composition import certificate, noise, rules
+from redx.composition.evaluation import certify, noisy_weights, predict
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.rules import RULES, Rule, compose
 from redx.errors import RedxError
-from redx.evaluate import answer, judge, weigh
-from redx.records import Parts, answers
 from redx.seeding import generator
 
 SIMPLEX = [rule for rule in RULES.values() if rule.adversary == "simplex"]
@@ -60,7 +60,7 @@ def just_above(radius: Tensor) -> Tensor:
 def attack(rule: Rule, parts: Parts, epsilon: Tensor) -> Tensor:
     """The weights of the adversary who may move ε."""
     weights = rule.weights(parts)
-    return certify.adversary(mix(rule, parts, weights), compose.vertices(rule, parts), weights, epsilon)
+    return certificate.worst_weights(compose(rule, parts, weights), rules.vertex_scores(rule, parts), weights, epsilon)
 
 
 def grid() -> Iterator[tuple[Rule, Parts]]:
@@ -77,7 +77,7 @@ def grid() -> Iterator[tuple[Rule, Parts]]:
 def test_no_router_within_the_radius_changes_an_answer() -> None:
     safe = 0
     for index, (rule, parts) in enumerate(grid()):
-        judged = judge(rule, parts)
+        judged = certify(rule, parts)
         within = moved(parts, rule, judged.radius * (1 - 1e-9), routers(parts.experts, seed=index))
         assert (loss_of_lead(scores_of(parts, rule, within), judged.predicted) < ROUNDING).all()
         safe += int((judged.radius == 1).sum())
@@ -86,10 +86,10 @@ def test_no_router_within_the_radius_changes_an_answer() -> None:
 
 def test_just_above_the_radius_the_adversary_changes_the_answer() -> None:
     for rule, parts in grid():
-        judged = judge(rule, parts)
+        judged = certify(rule, parts)
         epsilon = just_above(judged.radius)
         weights, found = rule.weights(parts), attack(rule, parts, epsilon.clamp_max(1))
-        flips = answers(mix(rule, parts, found)) != judged.predicted
+        flips = predicted_classes(compose(rule, parts, found)) != judged.predicted
         assert torch.equal(flips, epsilon < 1)
         assert (found >= 0).all()
         assert torch.allclose(found.sum(-1), torch.ones(4, dtype=torch.float64))
@@ -100,43 +100,43 @@ def test_just_above_the_radius_the_adversary_changes_the_answer() -> None:
 @given(any_parts())
 def test_the_radius_is_exact_for_any_parts(rule: Rule, parts: Parts) -> None:
     weights = rule.weights(parts)
-    scores = mix(rule, parts, weights)
-    judged = judge(rule, parts)
+    scores = compose(rule, parts, weights)
+    judged = certify(rule, parts)
     corners = torch.eye(parts.experts, dtype=torch.float64)
     assert ((judged.radius >= 0) & (judged.radius <= 1)).all()
     within = moved(parts, rule, judged.radius * (1 - 1e-9), corners)
     assert (loss_of_lead(scores_of(parts, rule, within), judged.predicted) < ROUNDING * 1e3).all()
     beyond = attack(rule, parts, (judged.radius + 1e-3).clamp_max(1))
-    margin = certify.margins(mix(rule, parts, beyond), judged.predicted).amin(-1)
-    lead = certify.margins(scores, judged.predicted).amin(-1)
+    margin = certificate.margins(compose(rule, parts, beyond), judged.predicted).amin(-1)
+    lead = certificate.margins(scores, judged.predicted).amin(-1)
     assert ((margin <= lead + 1e-9) & ((margin < 1e-9) | (judged.radius > 1 - 1e-3))).all()
 
 
 @simplex_rules
 @given(any_parts())
 def test_radius_one_means_that_no_vertex_leads_elsewhere(rule: Rule, parts: Parts) -> None:
-    judged = judge(rule, parts)
-    reached = compose.vertices(rule, parts).gather(-1, judged.predicted.view(-1, 1, 1).expand(-1, parts.experts, 1))
-    leads = (compose.vertices(rule, parts) <= reached).all(-1).all(-1)
+    judged = certify(rule, parts)
+    reached = rules.vertex_scores(rule, parts).gather(-1, judged.predicted.view(-1, 1, 1).expand(-1, parts.experts, 1))
+    leads = (rules.vertex_scores(rule, parts) <= reached).all(-1).all(-1)
     assert torch.equal(judged.radius == 1, leads)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_what_some_router_breaks_never_rounds_up_to_safe(dtype: torch.dtype) -> None:
     lead, worst = torch.tensor([[1.0]], dtype=dtype), torch.tensor([[-1e-30]], dtype=dtype)
-    assert certify.radius(lead, worst) < 1
-    assert certify.radius(lead, -worst) == 1
+    assert certificate.radius(lead, worst) < 1
+    assert certificate.radius(lead, -worst) == 1
 
 
 @simplex_rules
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_no_router_is_worse_than_the_adversary(rule: Rule, epsilon: float) -> None:
     parts = draw(examples=40, experts=6)
-    predicted = judge(rule, parts).predicted
+    predicted = certify(rule, parts).predicted
     share = torch.full((40,), epsilon, dtype=torch.float64)
-    margin = certify.margins(mix(rule, parts, attack(rule, parts, share)), predicted).amin(-1)
+    margin = certificate.margins(compose(rule, parts, attack(rule, parts, share)), predicted).amin(-1)
     tried = scores_of(parts, rule, moved(parts, rule, share, routers(6, 2_000)))
-    lowest = certify.margins(tried, predicted).amin((-1, -2))
+    lowest = certificate.margins(tried, predicted).amin((-1, -2))
     assert torch.allclose(margin, lowest, rtol=1e-10)  # the vertices are among those tried
 
 
@@ -144,9 +144,11 @@ def test_no_router_is_worse_than_the_adversary(rule: Rule, epsilon: float) -> No
 def test_the_worst_margin_in_the_box_is_that_of_the_worst_subset(experts: int) -> None:
     rule, parts = RULES["sum"], draw(20, experts, classes=7)
     subsets = torch.tensor(list(product([0.0, 1.0], repeat=experts)), dtype=torch.float64).expand(20, -1, -1)
-    predicted = judge(rule, parts).predicted
-    reached = certify.margins(scores_of(parts, rule, subsets), predicted).amin(1)  # (N, rivals)
-    assert torch.allclose(certify.worst_in_box(parts.base, parts.residuals, predicted), reached, rtol=1e-10, atol=1e-10)
+    predicted = certify(rule, parts).predicted
+    reached = certificate.margins(scores_of(parts, rule, subsets), predicted).amin(1)  # (N, rivals)
+    assert torch.allclose(
+        certificate.worst_in_box(parts.base, parts.residuals, predicted), reached, rtol=1e-10, atol=1e-10
+    )
 
 
 @pytest.mark.parametrize("experts", [1, 3, 8])
@@ -154,14 +156,14 @@ def test_the_worst_margin_in_the_box_is_that_of_the_worst_subset(experts: int) -
 def test_the_radius_in_the_box_is_exact(experts: int, classes: int) -> None:
     rule, parts = RULES["sum"], draw(60, experts, classes)
     parts = replace(parts, residuals=parts.residuals / (2 * experts))
-    judged = judge(rule, parts)
+    judged = certify(rule, parts)
     subsets = torch.tensor(list(product([0.0, 1.0], repeat=experts)), dtype=torch.float64)
     anywhere = torch.rand(2_000, experts, generator=generator(1), dtype=torch.float64)
     within = moved(parts, rule, judged.radius * (1 - 1e-9), torch.cat([subsets, anywhere]))
-    kept = certify.margins(scores_of(parts, rule, within), judged.predicted).amin((-1, -2))
+    kept = certificate.margins(scores_of(parts, rule, within), judged.predicted).amin((-1, -2))
     assert (kept > -ROUNDING).all()
     beyond = moved(parts, rule, just_above(judged.radius).clamp_max(1), subsets)
-    flips = (answers(scores_of(parts, rule, beyond)) != judged.predicted[:, None]).any(-1)
+    flips = (predicted_classes(scores_of(parts, rule, beyond)) != judged.predicted[:, None]).any(-1)
     assert torch.equal(flips, judged.radius < 1)
     assert flips.any()
     assert not flips.all()
@@ -171,15 +173,15 @@ def test_the_radius_in_the_box_is_exact(experts: int, classes: int) -> None:
     "rule", [rule for rule in RULES.values() if rule.adversary is None], ids=lambda rule: rule.name
 )
 def test_where_no_expert_can_be_misused_the_radius_is_one(rule: Rule) -> None:
-    assert (judge(rule, draw()).radius == 1).all()
+    assert (certify(rule, draw()).radius == 1).all()
 
 
 @simplex_rules
 @pytest.mark.parametrize("epsilon", [0.0, 0.2, 1.0])
 def test_the_interval_of_a_regression_is_reached_and_never_left(rule: Rule, epsilon: float) -> None:
     parts = draw(50, experts=6, classes=1)
-    scores = mix(rule, parts, rule.weights(parts))
-    low, high = certify.interval(scores, compose.vertices(rule, parts), epsilon)
+    scores = compose(rule, parts, rule.weights(parts))
+    low, high = certificate.output_interval(scores, rules.vertex_scores(rule, parts), epsilon)
     share = torch.full((50,), epsilon, dtype=torch.float64)
     tried = scores_of(parts, rule, moved(parts, rule, share, routers(6)))[..., 0]
     assert torch.allclose(tried.amin(-1), low, rtol=1e-10)  # the vertices are among those tried
@@ -190,11 +192,11 @@ def test_the_interval_of_a_regression_is_reached_and_never_left(rule: Rule, epsi
 def test_the_radius_of_a_regression_is_where_a_fine_search_finds_the_first_flip(rule: Rule) -> None:
     parts = draw(100, experts=4, classes=1)
     parts = replace(parts, residuals=parts.residuals / 8)
-    judged = judge(rule, parts)
-    scores, corners = mix(rule, parts, rule.weights(parts)), compose.vertices(rule, parts)
+    judged = certify(rule, parts)
+    scores, corners = compose(rule, parts, rule.weights(parts)), rules.vertex_scores(rule, parts)
     steps = 5_001
     share = torch.linspace(0, 1, steps, dtype=torch.float64).view(-1, 1, 1)
-    said = answers((1 - share)[..., None] * scores[:, None] + share[..., None] * corners)  # (S, N, K)
+    said = predicted_classes((1 - share)[..., None] * scores[:, None] + share[..., None] * corners)  # (S, N, K)
     first = (said != judged.predicted[:, None]).any(-1).double().argmax(0)  # (N,) 0 where none flips
     expected = torch.where(first > 0, first / (steps - 1), 1.0)
     assert torch.allclose(judged.radius, expected.double(), rtol=0, atol=1.01 / (steps - 1))
@@ -204,41 +206,41 @@ def test_the_radius_of_a_regression_is_where_a_fine_search_finds_the_first_flip(
 @pytest.mark.parametrize("name", ["red", "fixed", "sum", "red-oracle", "moe"])
 def test_neither_scale_nor_offset_of_the_logits_changes_the_radius(name: str) -> None:
     rule, parts = RULES[name], draw()
-    radius = judge(rule, parts).radius
+    radius = certify(rule, parts).radius
     scaled = replace(parts, base=3 * parts.base, residuals=3 * parts.residuals)
     shift = torch.randn(len(parts), 1, generator=generator(2), dtype=torch.float64)
     shifted = replace(parts, base=parts.base + shift, residuals=parts.residuals - 2 * shift[..., None])
     for other in (scaled, shifted):
-        assert torch.allclose(judge(rule, other).radius, radius, rtol=1e-9)
+        assert torch.allclose(certify(rule, other).radius, radius, rtol=1e-9)
 
 
 @every_rule
 def test_certified_accuracy_starts_at_accuracy_and_only_falls(rule: Rule) -> None:
     parts = draw(500)
-    parts = replace(parts, labels=judge(RULES["base"], parts).predicted)
-    judged = judge(rule, parts)
+    parts = replace(parts, labels=certify(RULES["base"], parts).predicted)
+    judged = certify(rule, parts)
     right = judged.predicted == parts.labels
-    curve = [certify.certified(judged.radius, right, step / 100) for step in range(101)]
+    curve = [certificate.certified_accuracy(judged.radius, right, step / 100) for step in range(101)]
     assert curve[0] == float(right.double().mean())
     assert curve == sorted(curve, reverse=True)
     assert (curve[-1] == curve[0]) == (rule.adversary is None)  # who cannot be misrouted loses nothing
 
 
 @every_rule
-@pytest.mark.parametrize("kind", noise.KINDS.values(), ids=list(noise.KINDS))
+@pytest.mark.parametrize("kind", noise.NOISES.values(), ids=list(noise.NOISES))
 def test_what_is_certified_against_all_routers_survives_all_noise(rule: Rule, kind: noise.Noise) -> None:
     parts = draw(500, experts=3)
     parts = replace(
         parts, residuals=parts.residuals / 3 if rule.keeps_base else parts.residuals + 4 * parts.base[:, None]
     )
-    judged = judge(rule, parts)
+    judged = certify(rule, parts)
     safe = judged.radius == 1
     assert safe.any()
     for level in noise.LEVELS:
-        weights = weigh(rule, parts, kind, level, generator(3, level))
+        weights = noisy_weights(rule, parts, kind, level, generator(3, level))
         # a router always trusts somebody: that every expert is gone is an event of its own, and the base answers
         routed = weights.any(-1) if rule.adversary == "simplex" else torch.ones_like(safe)
-        kept = answer(rule, parts, weights) == judged.predicted
+        kept = predict(rule, parts, weights) == judged.predicted
         assert kept[safe & routed].all()
 
 
@@ -246,6 +248,6 @@ def test_what_is_certified_against_all_routers_survives_all_noise(rule: Rule, ki
 def test_a_share_outside_zero_to_one_is_refused(epsilon: float) -> None:
     one = torch.ones(1, 1)
     with pytest.raises(RedxError, match="between 0 and 1"):
-        certify.certified(one[0], one[0] > 0, epsilon)
+        certificate.certified_accuracy(one[0], one[0] > 0, epsilon)
     with pytest.raises(RedxError, match="between 0 and 1"):
-        certify.interval(one, one[None], epsilon)
+        certificate.output_interval(one, one[None], epsilon)

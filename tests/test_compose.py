@@ -9,11 +9,11 @@ import torch
 from hypothesis import given
 
 from problems import any_parts, draw, reorder
-from redx import compose
-from redx.compose import RULES, Rule, mix
+from redx.composition import rules
+from redx.composition.evaluation import certify, predict
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.rules import RULES, Rule, compose
 from redx.errors import RedxError
-from redx.evaluate import answer, judge
-from redx.records import Parts, answers
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 simplex_rules = pytest.mark.parametrize(
@@ -24,7 +24,7 @@ simplex_rules = pytest.mark.parametrize(
 @every_rule
 @given(any_parts())
 def test_zero_weights_give_the_base_bit_for_bit(rule: Rule, parts: Parts) -> None:
-    assert torch.equal(mix(rule, parts, torch.zeros_like(parts.gates)), rule.read(parts.base))
+    assert torch.equal(compose(rule, parts, torch.zeros_like(parts.gates)), rule.read(parts.base))
 
 
 @every_rule
@@ -35,9 +35,9 @@ def test_one_hot_weights_give_that_expert_exactly(rule: Rule, dtype: torch.dtype
         alone = torch.zeros_like(parts.gates)
         alone[:, k] = 1
         said = rule.read(parts.residuals[:, k])
-        scores = mix(rule, parts, alone)
+        scores = compose(rule, parts, alone)
         assert torch.equal(scores, parts.base + said if rule.keeps_base else said)
-        assert torch.equal(scores, compose.vertices(rule, parts)[:, k])
+        assert torch.equal(scores, rules.vertex_scores(rule, parts)[:, k])
 
 
 @every_rule
@@ -46,12 +46,12 @@ def test_one_hot_weights_give_that_expert_exactly(rule: Rule, dtype: torch.dtype
 def test_no_expert_is_the_base_and_one_expert_is_that_expert(rule: Rule, experts: int, classes: int) -> None:
     parts = draw(experts=experts, classes=classes)
     weights = rule.weights(parts)
-    judged = judge(rule, parts)
+    judged = certify(rule, parts)
     assert weights.shape == (len(parts), experts)
     silent = experts == 0 or rule.name == "base"
-    expected = rule.read(parts.base) if silent else compose.vertices(rule, parts)[:, 0]
-    assert torch.allclose(mix(rule, parts, weights), expected)
-    assert torch.equal(judged.predicted, answers(expected))
+    expected = rule.read(parts.base) if silent else rules.vertex_scores(rule, parts)[:, 0]
+    assert torch.allclose(compose(rule, parts, weights), expected)
+    assert torch.equal(judged.predicted, predicted_classes(expected))
     assert torch.equal(judged.radius, torch.ones(len(parts), dtype=torch.float64)) or rule.adversary == "box"
 
 
@@ -70,66 +70,68 @@ def test_the_order_of_experts_does_not_matter(rule: Rule) -> None:
     parts, order = draw(experts=5), [3, 0, 4, 2, 1]
     moved = reorder(parts, order)
     assert torch.allclose(rule.weights(moved), rule.weights(parts)[:, order], rtol=1e-12)
-    assert torch.allclose(mix(rule, moved, rule.weights(moved)), mix(rule, parts, rule.weights(parts)), rtol=1e-12)
+    assert torch.allclose(
+        compose(rule, moved, rule.weights(moved)), compose(rule, parts, rule.weights(parts)), rtol=1e-12
+    )
 
 
 @every_rule
 @pytest.mark.parametrize("numbers", [1, 100, 999])
 def test_chunks_give_the_same_predictions(rule: Rule, numbers: int) -> None:
     parts = draw(examples=500, experts=7, classes=11, dtype=torch.float32)
-    whole = answers(mix(rule, parts, rule.weights(parts)))
-    pieces = [answers(mix(rule, piece, rule.weights(piece))) for _, piece in parts.chunks(numbers)]
+    whole = predicted_classes(compose(rule, parts, rule.weights(parts)))
+    pieces = [predicted_classes(compose(rule, piece, rule.weights(piece))) for _, piece in parts.chunks(numbers)]
     assert torch.equal(torch.cat(pieces), whole)
-    assert torch.equal(answer(rule, parts, rule.weights(parts)), whole)
+    assert torch.equal(predict(rule, parts, rule.weights(parts)), whole)
 
 
 def test_red_is_the_base_plus_the_routed_corrections() -> None:
     parts = draw()
     expected = parts.base + (parts.gates.softmax(-1)[..., None] * parts.residuals).sum(1)
-    assert torch.allclose(mix(RULES["red"], parts, RULES["red"].weights(parts)), expected, rtol=1e-12)
+    assert torch.allclose(compose(RULES["red"], parts, RULES["red"].weights(parts)), expected, rtol=1e-12)
 
 
 def test_fixed_adds_the_mean_correction_and_sum_adds_all() -> None:
     parts = draw()
     for name, total in {"fixed": parts.residuals.mean(1), "sum": parts.residuals.sum(1)}.items():
-        assert torch.allclose(mix(RULES[name], parts, RULES[name].weights(parts)), parts.base + total, rtol=1e-12)
+        assert torch.allclose(compose(RULES[name], parts, RULES[name].weights(parts)), parts.base + total, rtol=1e-12)
 
 
 def test_moe_mixes_the_logits_of_the_heads() -> None:
     parts = draw()
     expected = (parts.gates.softmax(-1)[..., None] * parts.residuals).sum(1)
-    assert torch.allclose(mix(RULES["moe"], parts, RULES["moe"].weights(parts)), expected, rtol=1e-12)
+    assert torch.allclose(compose(RULES["moe"], parts, RULES["moe"].weights(parts)), expected, rtol=1e-12)
 
 
 def test_uniform_averages_probabilities_and_a_regression_averages_outputs() -> None:
     rule = RULES["uniform"]
     parts, outputs = draw(), draw(classes=1)
     expected = parts.residuals.softmax(-1).mean(1)
-    scores = mix(rule, parts, rule.weights(parts))
+    scores = compose(rule, parts, rule.weights(parts))
     assert torch.allclose(scores, expected, rtol=1e-12)
-    assert torch.allclose(compose.logits(rule, scores).softmax(-1), expected, rtol=1e-12)
-    assert torch.allclose(mix(rule, outputs, rule.weights(outputs)), outputs.residuals.mean(1), rtol=1e-12)
+    assert torch.allclose(rules.to_logits(rule, scores).softmax(-1), expected, rtol=1e-12)
+    assert torch.allclose(compose(rule, outputs, rule.weights(outputs)), outputs.residuals.mean(1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["oracle", "red-oracle"])
 def test_the_oracle_answers_as_the_owner_and_without_an_owner_as_the_base(name: str) -> None:
     rule, parts = RULES[name], draw(experts=3)
     rows = torch.arange(len(parts))
-    owner = compose.vertices(rule, parts)[rows, parts.domains]
-    assert torch.equal(mix(rule, parts, rule.weights(parts)), owner)
+    owner = rules.vertex_scores(rule, parts)[rows, parts.domains]
+    assert torch.equal(compose(rule, parts, rule.weights(parts)), owner)
     stranger = replace(parts, domains=torch.full_like(parts.domains, 7))
-    assert torch.equal(mix(rule, stranger, rule.weights(stranger)), parts.base)
+    assert torch.equal(compose(rule, stranger, rule.weights(stranger)), parts.base)
 
 
 @simplex_rules
 def test_scores_at_the_vertices_mix_to_the_scores(rule: Rule) -> None:
     parts = draw()
     weights = rule.weights(parts)
-    mixed = (weights[..., None] * compose.vertices(rule, parts)).sum(1)
-    assert torch.allclose(mix(rule, parts, weights), mixed, rtol=1e-10)
+    mixed = (weights[..., None] * rules.vertex_scores(rule, parts)).sum(1)
+    assert torch.allclose(compose(rule, parts, weights), mixed, rtol=1e-10)
 
 
 def test_rules_are_found_by_name_and_others_refused() -> None:
-    assert all(compose.rule(name).name == name for name in RULES)
+    assert all(rules.get_rule(name).name == name for name in RULES)
     with pytest.raises(RedxError, match="choose one of base, red"):
-        compose.rule("majority")
+        rules.get_rule("majority")

@@ -20,7 +20,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from redx import RedClassifier, RedxError, certify, compose, evaluate
+from redx import RedClassifier, RedxError
+from redx.composition import certificate, evaluation, rules
 
 QUICK: dict[str, Any] = {"epochs": 40, "hidden": 16, "rank": 4, "random_state": 0}
 
@@ -148,7 +149,7 @@ def test_probabilities_decisions_and_answers_agree(fitted: RedClassifier, blobs:
     assert np.array_equal(binary.predict(X), binary.classes_[(lead > 0).astype(int)])
 
 
-@pytest.mark.parametrize("rule", compose.RULES)
+@pytest.mark.parametrize("rule", rules.RULES)
 @pytest.mark.parametrize("experts", ["owned", "plain"])
 def test_every_rule_answers(blobs: tuple[np.ndarray, ...], rule: str, experts: str) -> None:
     X, y, domains = blobs
@@ -184,18 +185,18 @@ def test_the_radius_is_exact(blobs: tuple[np.ndarray, ...], experts: str) -> Non
     def moved(share: torch.Tensor) -> torch.Tensor:
         """Answers when this share of the mass goes to each expert in turn, (N, K)."""
         each = [(1 - share)[:, None] * weights + share[:, None] * corner for corner in corners]
-        return torch.stack([evaluate.answer(rule, parts, some) for some in each], 1)
+        return torch.stack([evaluation.predict(rule, parts, some) for some in each], 1)
 
     breakable = radius < 1 - 1e-6
     assert (moved((radius - 1e-6).clamp_min(0)) == said[:, None]).all()
     assert (moved((radius + 1e-6).clamp_max(1)) != said[:, None]).any(1)[breakable].all()
     assert breakable.any() or experts == "owned"
     assert (
-        evaluate.answer(
+        evaluation.predict(
             rule,
             parts,
-            certify.adversary(
-                compose.mix(rule, parts, weights), compose.vertices(rule, parts), weights, radius.clamp_max(1)
+            certificate.worst_weights(
+                rules.compose(rule, parts, weights), rules.vertex_scores(rule, parts), weights, radius.clamp_max(1)
             ),
         )
         == said

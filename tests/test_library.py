@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import redx
-from redx import changes, compose, folders
+from redx import changes, folders
 from redx.cli import main
+from redx.composition import rules
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order, read_json, write_json
 from redx.library import Expert, Library
@@ -37,8 +38,8 @@ def model(run: Path) -> Model:
 
 def scores(model: Model) -> torch.Tensor:
     parts = model.parts(QUESTIONS)
-    rule = compose.rule("red")
-    return compose.mix(rule, parts, rule.weights(parts))
+    rule = rules.get_rule("red")
+    return rules.compose(rule, parts, rule.weights(parts))
 
 
 def do(*words: object) -> None:

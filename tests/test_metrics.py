@@ -8,8 +8,8 @@ from torch.nn.functional import cross_entropy
 from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_precision, multiclass_recall
 
 from problems import draw
-from redx.metrics import Tally, area, by_domain, spread, student, wilson
-from redx.records import Parts, answers
+from redx.composition.metrics import Tally, by_domain, mean_interval, noise_area, student_quantile, wilson_interval
+from redx.composition.parts import Parts, predicted_classes
 
 NAMES = ("north", "south", "east")
 
@@ -73,8 +73,8 @@ def test_chunks_count_the_same_as_the_whole(classes: int, step: int) -> None:
 @pytest.mark.parametrize("classes", [1, 6])
 def test_harm_and_help_count_what_the_experts_changed(classes: int) -> None:
     parts = draw(400, experts=3, classes=classes)
-    before = [int(x) for x in answers(parts.base) == parts.labels]
-    after = [int(x) for x in answers(parts.residuals[:, 0]) == parts.labels]
+    before = [int(x) for x in predicted_classes(parts.base) == parts.labels]
+    after = [int(x) for x in predicted_classes(parts.residuals[:, 0]) == parts.labels]
     found = tally(parts)
     pairs = list(zip(before, after, strict=True))
     assert found["harm"] == pairs.count((1, 0)) / 400 > 0
@@ -104,16 +104,16 @@ def test_accuracy_by_domain_is_a_plain_share() -> None:
 
 
 def test_area_of_constant_straight_and_uneven_curves() -> None:
-    assert area((0.0, 0.1, 0.5, 1.0), [0.7] * 4) == pytest.approx(0.7)
-    assert area((0.0, 1.0), [1.0, 0.0]) == pytest.approx(0.5)
-    assert area((0.0, 0.25, 1.0), [1.0, 0.0, 0.0]) == pytest.approx(0.125)
+    assert noise_area((0.0, 0.1, 0.5, 1.0), [0.7] * 4) == pytest.approx(0.7)
+    assert noise_area((0.0, 1.0), [1.0, 0.0]) == pytest.approx(0.5)
+    assert noise_area((0.0, 0.25, 1.0), [1.0, 0.0, 0.0]) == pytest.approx(0.125)
 
 
 @pytest.mark.parametrize(
     ("freedom", "table"), [(1, 12.706), (2, 4.303), (4, 2.776), (9, 2.262), (30, 2.042), (999, 1.962)]
 )
 def test_student_agrees_with_the_table(freedom: int, table: float) -> None:
-    assert student(freedom) == pytest.approx(table, abs=6e-4)
+    assert student_quantile(freedom) == pytest.approx(table, abs=6e-4)
 
 
 @pytest.mark.parametrize(
@@ -121,14 +121,18 @@ def test_student_agrees_with_the_table(freedom: int, table: float) -> None:
     [(0.5, 100, 0.4038, 0.5962), (1.0, 10, 0.7225, 1.0), (0.0, 10, 0.0, 0.2775), (0.9, 50, 0.7864, 0.9565)],
 )
 def test_wilson_agrees_with_the_table(share: float, examples: int, low: float, high: float) -> None:
-    assert wilson(share, examples) == pytest.approx((low, high), abs=1e-4)
+    assert wilson_interval(share, examples) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_spread_is_wilson_for_one_seed_and_student_for_several() -> None:
-    assert spread([0.9], 50) == {"mean": 0.9, "low": wilson(0.9, 50)[0], "high": wilson(0.9, 50)[1]}
-    found = spread([0.4, 0.5, 0.6], 50)  # deviation 0.1, so half the interval is 4.303 · 0.1 / √3
+    assert mean_interval([0.9], 50) == {
+        "mean": 0.9,
+        "low": wilson_interval(0.9, 50)[0],
+        "high": wilson_interval(0.9, 50)[1],
+    }
+    found = mean_interval([0.4, 0.5, 0.6], 50)  # deviation 0.1, so half the interval is 4.303 · 0.1 / √3
     assert found["mean"] == pytest.approx(0.5)
     assert (found["low"], found["high"]) == pytest.approx((0.25159, 0.74841), abs=1e-4)
-    same = spread([0.8, 0.8], 50)
+    same = mean_interval([0.8, 0.8], 50)
     assert (same["low"], same["high"]) == pytest.approx((0.8, 0.8))
-    assert spread([0.0, 1.0], 50) == {"mean": 0.5, "low": 0.0, "high": 1.0}
+    assert mean_interval([0.0, 1.0], 50) == {"mean": 0.5, "low": 0.0, "high": 1.0}

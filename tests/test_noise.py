@@ -7,19 +7,19 @@ import torch
 from torch import Tensor
 
 from problems import draw
-from redx.compose import RULES, Rule, mix
+from redx.composition.evaluation import noisy_weights
+from redx.composition.noise import LEVELS, NOISES, Noise, check_level, get_noise
+from redx.composition.rules import RULES, Rule, compose
 from redx.errors import RedxError
-from redx.evaluate import weigh
-from redx.noise import KINDS, LEVELS, Noise, check_level, kind
 from redx.seeding import generator
 
-every_kind = pytest.mark.parametrize("noise", KINDS.values(), ids=list(KINDS))
+every_kind = pytest.mark.parametrize("noise", NOISES.values(), ids=list(NOISES))
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
 MANY = 20_000  # examples where a share is measured: its standard error is below 0.004
 
 
 def apply(name: str, values: Tensor, level: float, seed: int = 0, simplex: bool = True) -> Tensor:
-    return KINDS[name](values, level, generator(seed, "test"), simplex=simplex)
+    return NOISES[name](values, level, generator(seed, "test"), simplex=simplex)
 
 
 def on_simplex(weights: Tensor) -> Tensor:
@@ -31,9 +31,9 @@ def on_simplex(weights: Tensor) -> Tensor:
 @pytest.mark.parametrize("experts", [0, 1, 2, 5])
 def test_level_zero_is_the_identity_bit_for_bit(noise: Noise, rule: Rule, experts: int) -> None:
     parts = draw(experts=experts, dtype=torch.float32)
-    weights = weigh(rule, parts, noise, 0.0, generator(1))
+    weights = noisy_weights(rule, parts, noise, 0.0, generator(1))
     assert torch.equal(weights, rule.weights(parts))
-    assert torch.equal(mix(rule, parts, weights), mix(rule, parts, rule.weights(parts)))
+    assert torch.equal(compose(rule, parts, weights), compose(rule, parts, rule.weights(parts)))
 
 
 @every_kind
@@ -41,9 +41,9 @@ def test_level_zero_is_the_identity_bit_for_bit(noise: Noise, rule: Rule, expert
 def test_the_generator_decides_every_draw(noise: Noise, rule: Rule) -> None:
     parts = draw()
     torch.manual_seed(0)
-    first = weigh(rule, parts, noise, 0.5, generator(1))
+    first = noisy_weights(rule, parts, noise, 0.5, generator(1))
     torch.manual_seed(1)
-    assert torch.equal(first, weigh(rule, parts, noise, 0.5, generator(1)))
+    assert torch.equal(first, noisy_weights(rule, parts, noise, 0.5, generator(1)))
 
 
 @pytest.mark.parametrize("name", ["swap", "jitter", "drop", "permute"])
@@ -58,7 +58,7 @@ def test_another_generator_draws_otherwise(name: str) -> None:
 @pytest.mark.parametrize("experts", [1, 2, 5])
 def test_weights_stay_on_the_simplex_or_none_is_left(noise: Noise, rule: Rule, level: float, experts: int) -> None:
     parts = draw(examples=200, experts=experts)
-    weights = weigh(rule, parts, noise, level, generator(2))
+    weights = noisy_weights(rule, parts, noise, level, generator(2))
     nobody = (weights == 0).all(-1)
     assert (on_simplex(weights) | nobody).all()
     assert noise.name == "drop" or not nobody.any()
@@ -70,7 +70,7 @@ def test_noise_reaches_only_rules_that_can_be_misrouted(noise: Noise, level: flo
     parts = draw()
     for rule in RULES.values():
         if rule.adversary is None or not (rule.routed or noise.reaches_unrouted):
-            assert torch.equal(weigh(rule, parts, noise, level, generator(3)), rule.weights(parts))
+            assert torch.equal(noisy_weights(rule, parts, noise, level, generator(3)), rule.weights(parts))
 
 
 @pytest.mark.parametrize("level", [0.25, 0.5, 1.0])
@@ -110,8 +110,8 @@ def test_jitter_of_equal_gates_changes_nothing() -> None:
 @pytest.mark.parametrize("name", [name for name, rule in RULES.items() if rule.adversary])
 def test_when_all_experts_drop_the_base_answers(name: str) -> None:
     rule, parts = RULES[name], draw()
-    weights = weigh(rule, parts, KINDS["drop"], 1.0, generator(4))
-    assert torch.equal(mix(rule, parts, weights), rule.read(parts.base))
+    weights = noisy_weights(rule, parts, NOISES["drop"], 1.0, generator(4))
+    assert torch.equal(compose(rule, parts, weights), rule.read(parts.base))
 
 
 def test_drop_misses_its_share_and_renormalises_the_rest() -> None:
@@ -133,7 +133,7 @@ def test_drop_renormalises_even_the_smallest_weight() -> None:
 
 def test_drop_takes_from_a_sum_without_renormalising() -> None:
     parts = draw()
-    weights = weigh(RULES["sum"], parts, KINDS["drop"], 0.5, generator(5))
+    weights = noisy_weights(RULES["sum"], parts, NOISES["drop"], 0.5, generator(5))
     assert set(weights.unique().tolist()) == {0.0, 1.0}
     assert weights.sum(-1).unique().numel() > 2
 
@@ -160,9 +160,9 @@ def test_permute_sends_every_expert_everywhere() -> None:
 
 
 def test_kinds_are_found_by_name_and_others_refused() -> None:
-    assert all(kind(name).name == name for name in KINDS)
+    assert all(get_noise(name).name == name for name in NOISES)
     with pytest.raises(RedxError, match="choose one of swap, blur"):
-        kind("flip")
+        get_noise("flip")
 
 
 @pytest.mark.parametrize("level", [-0.1, 1.1, float("nan")])
@@ -170,4 +170,4 @@ def test_a_level_outside_zero_to_one_is_refused(level: float) -> None:
     with pytest.raises(RedxError, match="between 0 and 1"):
         check_level(level)
     with pytest.raises(RedxError, match="between 0 and 1"):
-        weigh(RULES["red"], draw(), KINDS["swap"], level)
+        noisy_weights(RULES["red"], draw(), NOISES["swap"], level)

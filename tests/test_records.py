@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from problems import draw
+from redx.composition.parts import Parts, predicted_classes
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.records import Parts, answers
 
 NAMES = [field.name for field in fields(Parts)]
 
@@ -87,9 +87,9 @@ def test_chunks_are_bounded_and_join_to_the_whole(examples: int, numbers: int) -
 
 
 def test_an_answer_is_the_highest_class_or_the_output_rounded() -> None:
-    assert answers(torch.tensor([[0.0, 2.0, 1.0], [3.0, 3.0, 0.0]])).tolist() == [1, 0]
-    assert answers(torch.tensor([[1.6], [-0.7]])).tolist() == [2, -1]
-    assert answers(torch.zeros(2, 3, 4)).shape == (2, 3)
+    assert predicted_classes(torch.tensor([[0.0, 2.0, 1.0], [3.0, 3.0, 0.0]])).tolist() == [1, 0]
+    assert predicted_classes(torch.tensor([[1.6], [-0.7]])).tolist() == [2, -1]
+    assert predicted_classes(torch.zeros(2, 3, 4)).shape == (2, 3)
 
 
 def test_a_digest_changes_with_every_part_of_a_split() -> None:

@@ -13,14 +13,14 @@ import pytest
 import problems
 from redx import report
 from redx.chapter import judge
-from redx.compose import RULES
+from redx.composition.evaluation import Banks, evaluate, summarise
+from redx.composition.noise import NOISES
+from redx.composition.rules import RULES
 from redx.config import Bank, Config
 from redx.drawing import draw
 from redx.errors import RedxError
-from redx.evaluate import Banks, evaluate, summarise
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.io import files
-from redx.noise import KINDS
 
 DOMAINS = ("low", "middle", "high")
 EVIL = "<script>alert('x')</script>|*_`$\\frac"
@@ -101,7 +101,7 @@ def test_everything_is_told(pages: tuple[str, str, Path]) -> None:
     html, text, folder = pages
     rules = summary(settings())["rules"]
     for page in (html, text):
-        assert all(name in page for name in (*rules, *RULES, *KINDS, *DOMAINS, "1,234", "A note.", "Mixing"))
+        assert all(name in page for name in (*rules, *RULES, *NOISES, *DOMAINS, "1,234", "A note.", "Mixing"))
         assert "redx run toy --preset quick --seed 0" in page
         assert "red/anchored †" in page
         assert "red/plain †" not in page

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 import redx
 from redx import store
-from redx.compose import RULES
-from redx.noise import KINDS
+from redx.composition.noise import NOISES
+from redx.composition.rules import RULES
 from redx.presets import configure
 from redx.tasks import preset, tasks
 from tiny import changes
@@ -31,7 +31,7 @@ def test_summary_follows_schema_1(toy: redx.Run) -> None:
     for entry in summary["rules"].values():
         assert entry["accuracy"]["low"] <= entry["accuracy"]["mean"] <= entry["accuracy"]["high"]
         assert entry["certified"]["0"] == pytest.approx(entry["accuracy"]["mean"])
-        assert set(entry["noise"]) == set(KINDS)
+        assert set(entry["noise"]) == set(NOISES)
         for curve in entry["noise"].values():
             assert curve["0"] == pytest.approx(entry["accuracy"]["mean"])
         assert entry["worst_domain"] <= min(entry["per_domain"].values()) + 1e-12

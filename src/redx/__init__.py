@@ -6,17 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redx.compose import RULES as RULES
+    from redx.composition.evaluation import certify as judge
+    from redx.composition.noise import NOISES as KINDS
+    from redx.composition.parts import Parts
+    from redx.composition.rules import RULES
     from redx.errors import RedxError as RedxError
     from redx.estimator import RedClassifier as RedClassifier
-    from redx.evaluate import judge as judge
     from redx.model import Model as Model
-    from redx.noise import KINDS as KINDS
     from redx.pipeline import Run as Run
     from redx.pipeline import load as load
     from redx.pipeline import run as run
     from redx.pipeline import solver as solver
-    from redx.records import Parts
 
 __version__ = "0.1.0"
 _HOME = {

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redx import compose, noise
+from redx.composition import noise
+from redx.composition.rules import RULES
 from redx.config import PLACES, Config
 from redx.drawing import COLOURS
 from redx.errors import RedxError
@@ -143,7 +144,7 @@ def rename(config: Config, rules: Summary) -> Summary:
     named = {}
     for name, entry in rules.items():
         rule, _, bank = name.partition("/")
-        form = compose.RULES[rule].form if rule in compose.RULES else ""
+        form = RULES[rule].form if rule in RULES else ""
         main = len(banks[rule]) > 1 and config.main.get(form) == bank
         if bank or not banks[rule]:
             named[f"{name} †" if main else name] = entry
@@ -232,7 +233,7 @@ def explain() -> tuple[Table, ...]:
     def say(found: dict[str, Any]) -> tuple[tuple[str, str], ...]:
         return tuple((name, (type(thing).__doc__ or "").partition("\n")[0]) for name, thing in found.items())
 
-    rules, kinds = say(compose.RULES), say(noise.KINDS)
+    rules, kinds = say(RULES), say(noise.NOISES)
     return Table("Rules", ("rule", "meaning"), rules), Table("Noise", ("kind", "meaning"), kinds)
 
 

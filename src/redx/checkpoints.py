@@ -24,11 +24,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from redx import compose, pipeline, pretrained, store
-from redx.compose import RULES
+from redx import pipeline, pretrained, store
+from redx.composition import rules
+from redx.composition.evaluation import Banks, match_banks, predict
+from redx.composition.rules import RULES
 from redx.config import Config, Settings
 from redx.errors import RedxError
-from redx.evaluate import Banks, answer, pairs
 from redx.io.files import atomic_path, read_json, read_tensors, write_json, write_tensors
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
 from redx.tasks import task
@@ -153,8 +154,8 @@ def export(folder: Path, out: Path | None = None, seed: int | None = None) -> Ma
 
 def _answers(banks: Banks) -> dict[str, Tensor]:
     """What every rule answers with every bank, by RULE/BANK."""
-    found = pairs(banks, tuple(RULES))
-    return {f"{rule.name}/{bank}".rstrip("/"): answer(rule, parts, rule.weights(parts)) for rule, bank, parts in found}
+    found = match_banks(banks, tuple(RULES))
+    return {f"{rule.name}/{bank}".rstrip("/"): predict(rule, parts, rule.weights(parts)) for rule, bank, parts in found}
 
 
 def _narrow(values: Tensor) -> Tensor:
@@ -269,7 +270,7 @@ def _narrow_to(path: Path, about: About | None, name: str) -> tuple[About, str]:
     if about is None or about.facts.seed is None:
         raise RedxError(f"{path} is no checkpoint of a run, so no rule can choose its tensors; leave out --rule.")
     rule, _, bank = name.partition("/")
-    form = compose.rule(rule).form
+    form = rules.get_rule(rule).form
     key = f"{form}/{bank or about.config.main.get(form)}"
     if form not in ("residual", "standalone") or key not in about.config.banks:
         have = ", ".join(about.config.of_form("residual", "standalone"))

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from redx import certify
+from redx.composition import certificate
+from redx.composition.evaluation import CertifiedPredictions, certify
+from redx.composition.parts import Parts
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
-from redx.evaluate import Judgement, judge
 from redx.model import Model
-from redx.records import Parts
 
 SHOWN = 200  # flipped examples that are told one by one
 
@@ -23,14 +23,14 @@ class View:
 
     names: tuple[str, ...]  # domains, as `parts` counts them
     parts: Parts
-    judged: Judgement
+    judged: CertifiedPredictions
 
     @staticmethod
     def of(model: Model, test: Split) -> View:
         """By the model's rule; where its router lacks a gate, by the experts' own scores."""
         rule, bank = model.chosen()
         parts = model.describe(test.inputs, bank, test.labels, model.places(test.domains))
-        return View(model.name_domains(), parts, judge(rule, parts))
+        return View(model.name_domains(), parts, certify(rule, parts))
 
     def right(self) -> torch.Tensor:
         return self.judged.predicted == self.parts.labels
@@ -57,8 +57,8 @@ def compare(before: View, after: View, model: Model, test: Split, epsilons: tupl
     for epsilon in epsilons:
         held, holds = (view.right() & (view.judged.radius >= epsilon) for view in (before, after))
         certificates[f"{epsilon:g}"] = {
-            "before": certify.certified(before.judged.radius, was, epsilon),
-            "after": certify.certified(after.judged.radius, now, epsilon),
+            "before": certificate.certified_accuracy(before.judged.radius, was, epsilon),
+            "after": certificate.certified_accuracy(after.judged.radius, now, epsilon),
             "broken": int((held & ~holds).sum()),
             "appeared": int((holds & ~held).sum()),
         }

@@ -15,21 +15,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from redx import compose, experts, fingerprint, lessons, pretrained, schooling, stages, trunks
+from redx import experts, fingerprint, lessons, pretrained, schooling, stages, trunks
 from redx.base import Base, build
+from redx.composition import rules
+from redx.composition.evaluation import certify
+from redx.composition.parts import Parts
 from redx.config import Bank, Config, Ownership, Router, Training, Trunk
 from redx.config import Base as Learning
 from redx.data.clusters import MAX_DEVIATIONS, cluster_domains
 from redx.data.dataset import Split
 from redx.data.splits import classes_are_disjoint, sample_per_group
 from redx.errors import RedxError
-from redx.evaluate import judge
 from redx.fitting import nudge, read_with, sharpen, train_base
 from redx.io import files
 from redx.lessons import Shared
 from redx.library import Expert, Library
 from redx.model import Facts, Key, Model
-from redx.records import Parts
 from redx.routers import Router as Gates
 from redx.seeding import generator
 
@@ -51,7 +52,7 @@ LR = 5e-3  # of AdamW: few steps, small networks
 ROWS = 8192  # examples that are asked about at once
 ALPHA = 0.01  # the smallest that is chosen for a user
 CHOICES = {
-    "rule": tuple(compose.RULES),
+    "rule": tuple(rules.RULES),
     "experts": ("owned", "anchored", "plain"),
     "anchor": ("margin", "truth", "size"),
     "router": ("keys", "mlp", "linear"),
@@ -208,7 +209,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if self.experts == "owned" or self.router == "keys":  # either way each expert has to know what is its own
             owned = plain.model_copy(update={"of": f"residual/{kind}", "owned": True})
             banks["residual/owned"] = owned
-        form = compose.rule(self.rule).form
+        form = rules.get_rule(self.rule).form
         if form in ("standalone", "averaged"):
             banks[f"standalone/{kind}"] = head
         if form == "pooled":
@@ -268,16 +269,16 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     def certified_radius(self, X: Any, domains: Any = None) -> np.ndarray:
         """The exact share of routing mass that may go anywhere without changing the answer; 1: any router, (N,)."""
         rule, parts = self._parts(X, domains)
-        return judge(rule, parts).radius.numpy()
+        return certify(rule, parts).radius.numpy()
 
     def _logits(self, X: Any, domains: Any) -> np.ndarray:
         rule, parts = self._parts(X, domains)
         found = [
-            compose.logits(rule, compose.mix(rule, part, rule.weights(part))) for _, part in parts.chunks()
+            rules.to_logits(rule, rules.compose(rule, part, rule.weights(part))) for _, part in parts.chunks()
         ]  # rules weigh example by example
         return torch.cat(found).numpy()
 
-    def _parts(self, X: Any, domains: Any) -> tuple[compose.Rule, Parts]:
+    def _parts(self, X: Any, domains: Any) -> tuple[rules.Rule, Parts]:
         """The record of these examples, in double precision: an answer must not depend on who stands beside it."""
         check_is_fitted(self, "model_")
         model = self.model_
@@ -291,7 +292,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         ]
         return rule, Parts(*(torch.cat([getattr(part, field.name) for part in found]) for field in fields(Parts)))
 
-    def _places(self, rule: compose.Rule, count: int, domains: Any) -> Tensor:
+    def _places(self, rule: rules.Rule, count: int, domains: Any) -> Tensor:
         """The expert that owns each example, as far as anybody said; -1: unknown."""
         if domains is None:
             if rule.name.endswith("oracle"):
@@ -374,10 +375,10 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             if not isinstance(value, Integral) or value < least:
                 raise Refused(f"{name}={value!r} is no whole number from {least} on; choose a larger one.")
 
-    def _chosen(self) -> tuple[compose.Rule, Key]:
+    def _chosen(self) -> tuple[rules.Rule, Key]:
         """The rule as it is set now, and the bank that it reads."""
         self._check_choices()
-        rule = compose.rule(self.rule)
+        rule = rules.get_rule(self.rule)
         bank = rule.form, self._config.main[rule.form]
         if bank not in self.model_.banks:
             why = "the experts have changed since" if rule.form == "averaged" else "none was trained"

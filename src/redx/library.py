@@ -18,12 +18,12 @@ from torch import Tensor
 
 from redx import experts, ownership
 from redx.base import Base, build
+from redx.composition.parts import predicted_classes
 from redx.config import Bank, Ownership
 from redx.errors import RedxError
 from redx.experts import Stack
 from redx.io import files
 from redx.io.files import Tensors
-from redx.records import answers
 
 SILENT = -1e9  # the gate of an expert that has no claim at all: its weight is exactly zero beside any other
 
@@ -51,7 +51,7 @@ class Owner:
         claims = self.claims(h)
         if self.classes is None or not self.contradict:
             return claims
-        return ownership.score_against(claims[:, None], answers(self.base.classify(h)), self.classes)[:, 0]
+        return ownership.score_against(claims[:, None], predicted_classes(self.base.classify(h)), self.classes)[:, 0]
 
     def cutoff(self, alpha: float) -> float:
         return ownership.cutoff(self.calibration, alpha)

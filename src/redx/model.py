@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import card, compose
+from redx import card
 from redx.base import Base
-from redx.compose import Rule
+from redx.composition import rules
+from redx.composition.evaluation import certify, predict
+from redx.composition.parts import Parts
+from redx.composition.rules import Rule
 from redx.config import Config
 from redx.errors import RedxError
-from redx.evaluate import answer, judge
 from redx.experts import Bank, speak
 from redx.io import files
 from redx.library import SILENT, Library
-from redx.records import Parts
 from redx.routers import Router
 
 Key = tuple[str, str]  # form and name of a bank
@@ -59,7 +60,7 @@ class Model:
     def __post_init__(self) -> None:
         if self.router is None:
             self.routing = "keys"
-        if compose.rule(self.rule.split("/")[0]).form not in {form for form, _ in self.banks}:
+        if rules.get_rule(self.rule.split("/")[0]).form not in {form for form, _ in self.banks}:
             self.rule = "moe"
 
     @property
@@ -127,7 +128,7 @@ class Model:
         """The answer to each input: the label, or the number of a regression; `top` asks only so many experts each."""
         rule, bank = self.chosen()
         if top is None or not rule.routed:
-            said = judge(rule, self.parts(inputs)).predicted
+            said = certify(rule, self.parts(inputs)).predicted
         else:
             said = self._sparse(self.base.embed(self.read(inputs)), rule, bank, top)
         return [self._label(int(each)) for each in said]
@@ -147,14 +148,14 @@ class Model:
             gates[:, used].masked_fill(~chosen, SILENT),
             *[torch.full((len(h),), -1)] * 2,
         )
-        return answer(rule, some, rule.weights(some))
+        return predict(rule, some, rule.weights(some))
 
     def explain(self, inputs: Sequence[Any] | Tensor) -> list[dict[str, Any]]:
         """For each input: answer, its domain, the base's answer, first expert, weights, contributions and radius."""
         rule, _ = self.chosen()
         parts = self.parts(inputs)
-        weights, judged = rule.weights(parts), judge(rule, parts)
-        base = judge(compose.rule("base"), parts).predicted
+        weights, judged = rule.weights(parts), certify(rule, parts)
+        base = certify(rules.get_rule("base"), parts).predicted
         names = self.domains if weights.shape[1] == len(self.domains) else ("pooled",)
         told = []
         for row, said in enumerate(judged.predicted):
@@ -201,7 +202,7 @@ class Model:
     def chosen(self) -> tuple[Rule, Key]:
         """The model's rule, and the bank that it reads."""
         name, _, bank = self.rule.partition("/")
-        rule = compose.rule(name)
+        rule = rules.get_rule(name)
         chosen = rule.form, bank or self.config.main.get(rule.form, "")
         if chosen not in self.banks:
             have = ", ".join(f"{form} bank {name}" for form, name in self.banks)

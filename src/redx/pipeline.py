@@ -22,11 +22,12 @@ from redx import encoders, experts, fingerprint, lessons, report, schooling, sta
 from redx.arithmetic import decomposers
 from redx.arithmetic.executor import Executor, Solver
 from redx.base import Base
+from redx.composition.evaluation import Banks, Row, evaluate, summarise
+from redx.composition.parts import predicted_classes
 from redx.config import Config
 from redx.data.dataset import Data, Split
 from redx.encoders import Language
 from redx.errors import RedxError
-from redx.evaluate import Banks, Row, evaluate, summarise
 from redx.findings import Study
 from redx.folders import load_seed, name_domains
 from redx.io import files
@@ -34,7 +35,6 @@ from redx.io.progress import progress
 from redx.lessons import Shared
 from redx.model import Facts, Model
 from redx.presets import configure
-from redx.records import answers
 from redx.tasks import task
 
 log = logging.getLogger("redx")
@@ -235,7 +235,7 @@ def _study(config: Config, folder: Path, data: dict[int, Data], parts: dict[int,
 def _router_accuracy(banks: Banks) -> float:
     """How often the router's first choice is the example's domain."""
     parts = max(banks.values(), key=lambda found: found.experts)
-    return float((answers(parts.gates) == parts.domains).double().mean())
+    return float((predicted_classes(parts.gates) == parts.domains).double().mean())
 
 
 def _parameters(model: Model) -> dict[str, int]:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from redx import experts, lessons, stages
 from redx.base import Base
+from redx.composition.parts import predicted_classes
 from redx.config import Config
 from redx.data.dataset import Split
 from redx.lessons import Lesson, Shared
 from redx.library import Expert, Owner
-from redx.records import answers
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -70,7 +70,7 @@ def _measure(check: Split, banks: dict[str, experts.Bank], index: int, base: Bas
     """Accuracy on held-out examples of its own domain: the base's, and its own in every bank."""
 
     def accuracy(said: Tensor) -> float | None:
-        return float((answers(said / unit) == check.labels).double().mean()) if len(check) else None
+        return float((predicted_classes(said / unit) == check.labels).double().mean()) if len(check) else None
 
     logits = base.classify(check.inputs)
     found: dict[str, Any] = {"examples": len(check), "base": accuracy(logits)}

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from redx.composition.parts import Parts
 from redx.config import Config
 from redx.errors import RedxError
 from redx.io.files import read_json, read_tensors, write_json
-from redx.records import Parts
 
 log = logging.getLogger("redx")
 

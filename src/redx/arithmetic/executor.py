@@ -13,8 +13,8 @@ import torch
 
 from redx.arithmetic.decomposers import Decomposer
 from redx.arithmetic.program import Program
+from redx.composition.evaluation import certify
 from redx.errors import RedxError
-from redx.evaluate import judge
 from redx.model import Model
 
 LOW, HIGH = 2, 100  # results that a step may have
@@ -68,7 +68,7 @@ class Executor:
                 rule, bank = model.chosen()
                 h = model.base.embed(model.read(new))
                 parts = model.describe(h, bank, torch.full((len(new),), -1), self._domains(new))
-                judged, weights = judge(rule, parts), rule.weights(parts)
+                judged, weights = certify(rule, parts), rule.weights(parts)
             names = self.model.domains[: weights.shape[1]]
             for row, question in enumerate(new):
                 shares = weights[row].tolist()

@@ -34,8 +34,8 @@ def evaluate(
     Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
     """
     from redx import store
-    from redx.evaluate import evaluate as measure
-    from redx.evaluate import summarise
+    from redx.composition.evaluation import evaluate as measure
+    from redx.composition.evaluation import summarise
     from redx.folders import name_domains
     from redx.io import files
     from redx.presets import configure
@@ -89,18 +89,21 @@ def certify(
 
     Example: `redx certify runs/toy --rule red --epsilon 0.1 --epsilon 1`
     """
-    from redx import certify as proof
     from redx import store
-    from redx.evaluate import judge, pairs
+    from redx.composition import certificate
+    from redx.composition.evaluation import certify, match_banks
 
     config = store.read_config(folder)
     seed = config.seeds[0] if seed is None else seed
     banks = store.read_parts(folder, seed)
     told = []
-    for found, bank, parts in pairs(banks, [rule]):
-        judged = judge(found, parts)
+    for found, bank, parts in match_banks(banks, [rule]):
+        judged = certify(found, parts)
         right = judged.predicted == parts.labels
-        shares = {f"{share:g}": proof.certified(judged.radius, right, share) for share in epsilon or config.epsilons}
+        shares = {
+            f"{share:g}": certificate.certified_accuracy(judged.radius, right, share)
+            for share in epsilon or config.epsilons
+        }
         quantiles = {f"{q:g}": float(judged.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
         breakable = float((judged.radius < 1).double().mean())
         name = f"{found.name}/{bank}".rstrip("/")

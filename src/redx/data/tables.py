@@ -27,8 +27,6 @@ FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 BROKEN = re.compile("[\0\ud800-\udfff]")
 
 
-
-
 def read_table(path: Path, check: Check) -> list[Record]:
     """The rows of a table as records; `check` raises a ValueError that says what is wrong with one."""
     kind = path.suffix.lower()

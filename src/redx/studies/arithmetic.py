@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 
+from redx.composition.evaluation import Banks
 from redx.config import Config
 from redx.data.dataset import Data
 from redx.data.text import unpack_texts
-from redx.evaluate import Banks
 from redx.findings import Study, Table
 from redx.model import Model
 from redx.studies import safety

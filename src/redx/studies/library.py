@@ -10,18 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import compose, lessons, noise, schooling, stages
+from redx import lessons, schooling, stages
+from redx.composition import noise, rules
+from redx.composition.evaluation import noisy_weights, predict
+from redx.composition.parts import Parts
 from redx.config import Config
 from redx.data.dataset import Data, Split
-from redx.evaluate import answer, weigh
 from redx.findings import Study, Table
 from redx.library import Library
 from redx.model import Model
-from redx.records import Parts
 from redx.seeding import generator
 
 NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permute", 1.0))
-RED = compose.rule("red")
+RED = rules.get_rule("red")
 
 
 def study(config: Config, data: dict[int, Data], models: dict[int, Model], train: bool = True) -> Study:
@@ -48,7 +49,7 @@ def see(model: Model, test: Split, router: str = "keys") -> Parts:
 
 
 def accuracy(parts: Parts, weights: Tensor | None = None) -> float:
-    said = answer(RED, parts, RED.weights(parts) if weights is None else weights)
+    said = predict(RED, parts, RED.weights(parts) if weights is None else weights)
     return float((said == parts.labels).double().mean())
 
 
@@ -64,7 +65,7 @@ def compare(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, d
                 float((parts.gates.argmax(-1) == parts.domains).double().mean())
             )
             for kind, level in NOISES:
-                noisy = weigh(RED, parts, noise.kind(kind), level, generator(seed, "noise", kind, level))
+                noisy = noisy_weights(RED, parts, noise.get_noise(kind), level, generator(seed, "noise", kind, level))
                 figures.setdefault(f"{kind} {level:g}", []).append(accuracy(parts, noisy))
         found[name] = {figure: sum(values) / len(values) for figure, values in figures.items()}
     columns = ("router", *next(iter(found.values())))
@@ -113,7 +114,7 @@ def _add(model: Model, test: Split, order: Sequence[str]) -> tuple[list[float], 
         library.add(whole[name])
         parts = see(growing, test)
         curve.append(accuracy(parts))
-    return curve, compose.mix(RED, parts, RED.weights(parts))
+    return curve, rules.compose(RED, parts, RED.weights(parts))
 
 
 def train_later(config: Config, data: Data, model: Model, test: Split, seed: int) -> tuple[Table, dict[str, Any]]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from redx import compose
+from redx.composition import rules
+from redx.composition.evaluation import Banks, predict
 from redx.config import Config
 from redx.data.dataset import Data
-from redx.evaluate import Banks, answer
 from redx.findings import Study, Table
 from redx.lessons import halve
 from redx.model import Model
@@ -50,9 +50,9 @@ def needed(config: Config) -> int:
 def tabulate(config: Config, data: Data, banks: Banks) -> list[tuple[str | float | int | None, ...]]:
     form = "residual" if "residual" in config.main and ("residual", config.main["residual"]) in banks else "standalone"
     parts = banks[form, config.main[form]]
-    rule = compose.rule("red" if form == "residual" else "moe")
+    rule = rules.get_rule("red" if form == "residual" else "moe")
     base = parts.base.argmax(-1) == parts.labels
-    composed = answer(rule, parts, rule.weights(parts)) == parts.labels
+    composed = predict(rule, parts, rule.weights(parts)) == parts.labels
     held = data.validation.domains[halve(data, config.ownership.calibration, config.seeds[0])[1]]
     rows: list[tuple[str | float | int | None, ...]] = []
     for index, name in enumerate(data.domains):

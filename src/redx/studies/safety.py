@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import certify, compose, experts, noise, stages
-from redx.compose import true_domain
+from redx import experts, stages
+from redx.composition import certificate, noise, rules
+from redx.composition.evaluation import Banks, certify, noisy_weights, predict
+from redx.composition.metrics import wilson_interval
+from redx.composition.parts import Parts
+from redx.composition.rules import true_domain
 from redx.config import Config
 from redx.data.dataset import Data
-from redx.evaluate import Banks, answer, judge, weigh
 from redx.findings import Figure, Line, Panel, Study, Table
-from redx.metrics import wilson
 from redx.model import Model
 from redx.ownership import out_of_turn
-from redx.records import Parts
 from redx.seeding import generator
 from redx.studies import library
 
@@ -48,14 +49,14 @@ def study(
 
 
 def right_share(rule: str, parts: Parts, weights: Tensor | None = None) -> float:
-    found = compose.rule(rule)
-    said = answer(found, parts, found.weights(parts) if weights is None else weights)
+    found = rules.get_rule(rule)
+    said = predict(found, parts, found.weights(parts) if weights is None else weights)
     return float((said == parts.labels).double().mean())
 
 
 def square(parts: dict[int, Banks]) -> Table:
     """Residual or standalone, plain or anchored: which of the two is it that makes experts safe?"""
-    swap = noise.kind("swap")
+    swap = noise.get_noise("swap")
     rows = []
     for form, name, rule in (
         ("standalone", "plain", "moe"),
@@ -66,10 +67,10 @@ def square(parts: dict[int, Banks]) -> Table:
         found = []
         for seed, banks in parts.items():
             if (form, name) in banks:
-                some, chosen = banks[form, name], compose.rule(rule)
-                noisy = weigh(chosen, some, swap, 1.0, generator(seed, "noise", "swap", 1.0))
-                judged = judge(chosen, some)
-                worst = certify.certified(judged.radius, judged.predicted == some.labels, 1.0)
+                some, chosen = banks[form, name], rules.get_rule(rule)
+                noisy = noisy_weights(chosen, some, swap, 1.0, generator(seed, "noise", "swap", 1.0))
+                judged = certify(chosen, some)
+                worst = certificate.certified_accuracy(judged.radius, judged.predicted == some.labels, 1.0)
                 found.append((right_share(rule, some), right_share(rule, some, noisy), worst))
         if found:
             rows.append((form, name, *(sum(column) / len(found) for column in zip(*found, strict=True))))
@@ -82,7 +83,7 @@ def price(
     config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]
 ) -> dict[str, dict[str, float]]:
     """Clean and certified accuracy against α, the mean over the seeds."""
-    red, swap = compose.rule("red"), noise.kind("swap")
+    red, swap = rules.get_rule("red"), noise.get_noise("swap")
     curve: dict[str, dict[str, float]] = {}
     for alpha in ALPHAS:
         figures: dict[str, list[float]] = {}
@@ -90,13 +91,13 @@ def price(
             spoken = _spoken(config, data[seed], model, alpha)
             free = parts[seed]["residual", "anchored"]
             bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
-            judged = judge(red, bound)
-            noisy = weigh(red, bound, swap, 1.0, generator(seed, "noise", "swap", 1.0))
+            judged = certify(red, bound)
+            noisy = noisy_weights(red, bound, swap, 1.0, generator(seed, "noise", "swap", 1.0))
             found = {
                 "clean": right_share("red", bound),
                 "sum": right_share("sum", bound),
                 "swap": right_share("red", bound, noisy),
-                "certified": certify.certified(judged.radius, judged.predicted == bound.labels, 1.0),
+                "certified": certificate.certified_accuracy(judged.radius, judged.predicted == bound.labels, 1.0),
                 "own expert speaks": float((spoken & true_domain(bound).bool()).any(1).double().mean()),
             }
             for name, value in found.items():
@@ -147,7 +148,7 @@ def keep_silent(config: Config, data: dict[int, Data], models: dict[int, Model])
         ]
         mean = torch.stack(shares).mean(0).tolist()
         rows.append((f"{alpha:g}", *mean, sum(mean) / len(mean)))
-        low = [wilson(share, count)[0] for share, count in zip(mean, outside, strict=True)]
+        low = [wilson_interval(share, count)[0] for share, count in zip(mean, outside, strict=True)]
         facts[f"{alpha:g}"] = {
             "per_expert": dict(zip(names, mean, strict=True)),
             "within_sampling_error": all(bound <= alpha for bound in low),
@@ -168,8 +169,8 @@ def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int)
         after = dataclasses.replace(before, residuals=experts.speak(bank, test.inputs), gates=router(test.inputs))
     rows, facts = [], {}
     for name, parts in {"trained apart": before, "after joint training": after}.items():
-        judged = judge(compose.rule("red"), parts)
-        worst = certify.certified(judged.radius, judged.predicted == parts.labels, 1.0)
+        judged = certify(rules.get_rule("red"), parts)
+        worst = certificate.certified_accuracy(judged.radius, judged.predicted == parts.labels, 1.0)
         facts[name] = {"clean": right_share("red", parts), "certified": worst}
         rows.append((name, *facts[name].values()))
     note = "Plain residual experts of the first seed; joint training needs all domains' data in one place."

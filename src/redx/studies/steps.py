@@ -12,13 +12,13 @@ from redx.arithmetic.executor import Chain, Executor
 from redx.arithmetic.program import Program
 from redx.arithmetic.questions import make
 from redx.arithmetic.wording import render, sample
+from redx.composition.evaluation import Banks
+from redx.composition.parts import predicted_classes
 from redx.config import Config
 from redx.data.dataset import Data
 from redx.errors import RedxError
-from redx.evaluate import Banks
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.model import Model
-from redx.records import answers
 from redx.studies import safety
 
 LENGTHS = {"2": (2,), "3": (3,), "4": (4,), "5-8": (5, 6, 7, 8)}
@@ -192,7 +192,7 @@ def _has(model: Model, rule: str) -> bool:
 def _every_step(data: dict[int, Data], parts: dict[int, Banks]) -> dict[str, float]:
     """How many of the single test questions each seed's base gets right."""
     return {
-        str(seed): float((answers(next(iter(banks.values())).base) == data[seed].test.labels).double().mean())
+        str(seed): float((predicted_classes(next(iter(banks.values())).base) == data[seed].test.labels).double().mean())
         for seed, banks in parts.items()
     }
 

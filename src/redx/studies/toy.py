@@ -7,12 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import certify, experts, lessons, metrics, stages
+from redx import experts, lessons, stages
 from redx.base import Base
-from redx.compose import RULES
+from redx.composition import certificate, metrics
+from redx.composition.evaluation import Banks, match_banks, predict
+from redx.composition.rules import RULES
 from redx.config import Bank, Config
 from redx.data.dataset import Data
-from redx.evaluate import Banks, answer, pairs
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.io.progress import progress
 from redx.lessons import Shared
@@ -47,10 +48,10 @@ def by_segment(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[str, di
     """Accuracy in every segment for every seed, before and after mixing."""
     facts: dict[str, dict[str, list[float]]] = {}
     for seed, banks in parts.items():
-        for rule, bank, found in pairs(banks, tuple(RULES)):
+        for rule, bank, found in match_banks(banks, tuple(RULES)):
             name = f"{rule.name}/{bank}".rstrip("/")
             if name in MIXTURES:
-                right = answer(rule, found, rule.weights(found)) == found.labels
+                right = predict(rule, found, rule.weights(found)) == found.labels
                 shares = metrics.by_domain(right, found.domains, data.domains).values()
                 facts.setdefault(name, {})[str(seed)] = list(shares)
     rows = tuple(
@@ -78,7 +79,7 @@ def bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
             continue
         base, said = model.base.classify(x), experts.speak(model.bank(("residual", "residual")), x)
         corners = base[:, None] + said  # (N, K, 1)
-        low, high = certify.interval(base, corners)
+        low, high = certificate.output_interval(base, corners)
         epsilon = float(said.abs().max())
         error = float(torch.maximum((low - truth).abs(), (high - truth).abs()).max())
         holds = error <= epsilon + 1e-6  # float32 rounding of the base itself

@@ -78,6 +78,6 @@ class Parts:
             yield rows, self.only(rows)
 
 
-def answers(scores: Tensor) -> Tensor:
+def predicted_classes(scores: Tensor) -> Tensor:
     """What is predicted: the class of the highest score, or for a regression (C = 1) the output rounded."""
     return scores.argmax(-1) if scores.shape[-1] > 1 else scores[..., 0].round().long()

@@ -17,8 +17,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from redx.composition.parts import predicted_classes
 from redx.errors import RedxError
-from redx.records import answers
 
 EPSILONS = (0.0, 0.05, 0.1, 0.25, 0.5, 1.0)
 
@@ -54,7 +54,7 @@ def radius(margin: Tensor, worst: Tensor) -> Tensor:
     return torch.where(worst < 0, broken.clamp_max(below), 1.0).amin(-1)
 
 
-def interval(scores: Tensor, vertices: Tensor, epsilon: float = 1.0) -> tuple[Tensor, Tensor]:
+def output_interval(scores: Tensor, vertices: Tensor, epsilon: float = 1.0) -> tuple[Tensor, Tensor]:
     """For a regression: the exact lowest and highest output over all routers within ε, each (N,)."""
     check_epsilon(epsilon)
     centre, ends = scores[:, 0], vertices[..., 0]
@@ -62,16 +62,16 @@ def interval(scores: Tensor, vertices: Tensor, epsilon: float = 1.0) -> tuple[Te
     return (1 - epsilon) * centre + epsilon * low, (1 - epsilon) * centre + epsilon * high
 
 
-def adversary(scores: Tensor, vertices: Tensor, weights: Tensor, epsilon: float | Tensor) -> Tensor:
+def worst_weights(scores: Tensor, vertices: Tensor, weights: Tensor, epsilon: float | Tensor) -> Tensor:
     """The most harmful weights within ε: all the mass that may move goes to the vertex that hurts most, (N, K)."""
-    predicted = answers(scores)
+    predicted = predicted_classes(scores)
     share = torch.as_tensor(epsilon, dtype=weights.dtype).reshape(-1, 1)  # (N or 1, 1)
     moved = (1 - share[..., None]) * scores[:, None] + share[..., None] * vertices  # (N, K, C)
     choice = margins(moved, predicted).amin(-1).argmin(-1)
     return (1 - share) * weights + share * torch.nn.functional.one_hot(choice, weights.shape[1]).to(weights.dtype)
 
 
-def certified(radii: Tensor, right: Tensor, epsilon: float) -> float:
+def certified_accuracy(radii: Tensor, right: Tensor, epsilon: float) -> float:
     """Certified accuracy: the share of examples that are right and stay so under any router within ε."""
     check_epsilon(epsilon)
     return float((right & (radii >= epsilon)).double().mean())

@@ -17,7 +17,7 @@ from torchmetrics.classification import (
     MulticlassRecall,
 )
 
-from redx.records import answers
+from redx.composition.parts import predicted_classes
 
 
 @dataclass
@@ -46,9 +46,9 @@ class Tally:
 
     def update(self, logits: Tensor, base: Tensor, labels: Tensor, domains: Tensor) -> None:
         """Count one chunk: composed logits, the base's logits, labels and domains."""
-        predicted = answers(logits)
+        predicted = predicted_classes(logits)
         self.right.append(predicted == labels)
-        self.base_right.append(answers(base) == labels)
+        self.base_right.append(predicted_classes(base) == labels)
         self.domain.append(domains)
         inside = predicted.clamp(0, self.answers - 1)  # a regression may answer anything
         self.counts.update(inside, labels)
@@ -88,25 +88,25 @@ def by_domain(right: Tensor, domains: Tensor, names: tuple[str, ...]) -> dict[st
     return {name: float(share) for name, share in shares.items() if not share.isnan()}
 
 
-def area(levels: tuple[float, ...], values: list[float]) -> float:
+def noise_area(levels: tuple[float, ...], values: list[float]) -> float:
     """Area under the noise curve, by trapezoids: 1 would be perfect at every level from 0 to 1."""
     steps = zip(levels, levels[1:], values, values[1:], strict=False)
     return sum((right - left) * (before + after) / 2 for left, right, before, after in steps)
 
 
-def spread(values: list[float], examples: int) -> dict[str, float]:
+def mean_interval(values: list[float], examples: int) -> dict[str, float]:
     """Mean with a 95 % interval: Student's t over seeds, or for one seed Wilson's over the test examples."""
     mean = sum(values) / len(values)
     if len(values) == 1:
-        low, high = wilson(mean, examples)
+        low, high = wilson_interval(mean, examples)
     else:
         deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (len(values) - 1))
-        half = student(len(values) - 1) * deviation / math.sqrt(len(values))
+        half = student_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
         low, high = max(0.0, mean - half), min(1.0, mean + half)
     return {"mean": mean, "low": low, "high": high}
 
 
-def wilson(share: float, examples: int) -> tuple[float, float]:
+def wilson_interval(share: float, examples: int) -> tuple[float, float]:
     """Wilson's 95 % interval of a share of so many examples."""
     z = 1.959964
     centre = (share + z * z / (2 * examples)) / (1 + z * z / examples)
@@ -114,7 +114,7 @@ def wilson(share: float, examples: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def student(freedom: int) -> float:
+def student_quantile(freedom: int) -> float:
     """The 97.5 % quantile of Student's t, by bisection on its density's integral."""
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
     low, high = 0.0, 20.0

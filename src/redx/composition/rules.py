@@ -12,8 +12,8 @@ from typing import ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
+from redx.composition.parts import Parts
 from redx.errors import RedxError
-from redx.records import Parts
 
 Form = Literal["residual", "standalone", "pooled", "averaged"]
 Region = Literal["simplex", "box"]  # weights that sum to one, or each free in [0, 1]
@@ -52,7 +52,7 @@ def true_domain(parts: Parts) -> Tensor:
     return (parts.domains[:, None] == experts).to(parts.base.dtype)
 
 
-class Base:
+class BaseRule:
     """The base alone: what every other rule must not fall below."""
 
     name, form = "base", "residual"
@@ -63,7 +63,7 @@ class Base:
         return torch.zeros_like(parts.gates)
 
 
-class Red:
+class RedRule:
     """The base plus the experts' corrections, mixed by the router."""
 
     name, form = "red", "residual"
@@ -72,7 +72,7 @@ class Red:
     weights = staticmethod(softmax_of_gates)
 
 
-class Fixed:
+class FixedRule:
     """The base plus the mean correction of all experts."""
 
     name, form = "fixed", "residual"
@@ -83,7 +83,7 @@ class Fixed:
         return torch.full_like(parts.gates, 1 / max(1, parts.experts))
 
 
-class Sum:
+class SumRule:
     """The base plus every correction in full: no router at all."""
 
     name, form = "sum", "residual"
@@ -94,7 +94,7 @@ class Sum:
         return torch.ones_like(parts.gates)
 
 
-class RedOracle:
+class RedOracleRule:
     """The base plus the correction of the expert that owns the example."""
 
     name, form = "red-oracle", "residual"
@@ -103,7 +103,7 @@ class RedOracle:
     weights = staticmethod(true_domain)
 
 
-class Moe:
+class MoeRule:
     """Standalone heads, their logits mixed by the router: the classical mixture of experts."""
 
     name, form = "moe", "standalone"
@@ -112,16 +112,16 @@ class Moe:
     weights = staticmethod(softmax_of_gates)
 
 
-class Uniform:
+class UniformRule:
     """Standalone heads, their probabilities averaged."""
 
     name, form = "uniform", "standalone"
     keeps_base, routed, adversary = False, False, "simplex"
     read = staticmethod(as_probabilities)
-    weights = Fixed.weights
+    weights = FixedRule.weights
 
 
-class Oracle:
+class OracleRule:
     """The standalone head that owns the example: what perfect routing would give."""
 
     name, form = "oracle", "standalone"
@@ -130,22 +130,22 @@ class Oracle:
     weights = staticmethod(true_domain)
 
 
-class Global:
+class GlobalRule:
     """One head trained on all data pooled: the non-modular reference, a bank of a single expert."""
 
     name, form = "global", "pooled"
     keeps_base, routed, adversary = False, False, None
     read = staticmethod(as_logits)
-    weights = Sum.weights
+    weights = SumRule.weights
 
 
-class Average:
+class AverageRule:
     """One head whose parameters are the mean of the experts' parameters, a bank of a single expert."""
 
     name, form = "average", "averaged"
     keeps_base, routed, adversary = False, False, None
     read = staticmethod(as_logits)
-    weights = Sum.weights
+    weights = SumRule.weights
 
 
 RULES: dict[str, Rule] = {
@@ -153,14 +153,14 @@ RULES: dict[str, Rule] = {
 }
 
 
-def rule(name: str) -> Rule:
+def get_rule(name: str) -> Rule:
     """The rule of this name."""
     if name not in RULES:
         raise RedxError(f"There is no rule {name!r}; choose one of {', '.join(RULES)}.")
     return RULES[name]
 
 
-def mix(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
+def compose(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     """Scores of the composed answer: logits, or probabilities where the rule reads those."""
     base = rule.read(parts.base)
     scores = torch.einsum("nk,nkc->nc", weights, rule.read(parts.residuals))  # (N, C)
@@ -170,13 +170,13 @@ def mix(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     return torch.where(nobody, base, scores)
 
 
-def logits(rule: Rule, scores: Tensor) -> Tensor:
+def to_logits(rule: Rule, scores: Tensor) -> Tensor:
     """Scores as logits, so that loss and calibration mean the same for every rule."""
     probabilities = rule.read is as_probabilities and scores.shape[-1] > 1
     return scores.clamp_min(torch.finfo(scores.dtype).tiny).log() if probabilities else scores
 
 
-def vertices(rule: Rule, parts: Parts) -> Tensor:
+def vertex_scores(rule: Rule, parts: Parts) -> Tensor:
     """Scores under each of the K routers that trust one expert alone: the corners of the simplex."""
     corners = rule.read(parts.residuals)  # (N, K, C)
     return rule.read(parts.base)[:, None] + corners if rule.keeps_base else corners

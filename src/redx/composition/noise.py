@@ -26,7 +26,7 @@ class Noise(Protocol):
     def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor: ...
 
 
-class Swap:
+class SwapNoise:
     """With probability `level` the weights become the one-hot of an expert other than the router's first choice."""
 
     name, on, reaches_unrouted = "swap", "weights", False
@@ -41,7 +41,7 @@ class Swap:
         return torch.where(hit[:, None], torch.nn.functional.one_hot(wrong, experts).to(values.dtype), values)
 
 
-class Blur:
+class BlurNoise:
     """The router hesitates: `(1 - level) w + level / K`."""
 
     name, on, reaches_unrouted = "blur", "weights", False
@@ -50,7 +50,7 @@ class Blur:
         return (1 - level) * values + level / max(1, values.shape[1])
 
 
-class Jitter:
+class JitterNoise:
     """Gaussian noise on the gates, sigma = 4 · level · their standard deviation."""
 
     name, on, reaches_unrouted = "jitter", "gates", False
@@ -60,7 +60,7 @@ class Jitter:
         return values + 4 * level * values.std(correction=0) * drawn if values.numel() else values
 
 
-class Drop:
+class DropNoise:
     """Each expert is missing with probability `level`, the rest is renormalised; none left: the base."""
 
     name, on, reaches_unrouted = "drop", "weights", True
@@ -75,7 +75,7 @@ class Drop:
         return torch.where(missing.any(-1, keepdim=True), scaled, values)
 
 
-class Permute:
+class PermuteNoise:
     """A stale router: the gate columns of a share `level` of the experts are deranged, drawn anew for every example.
 
     One column alone cannot be deranged, so the number of columns is drawn from {0, 2, 3, …} with mean `level` · K.
@@ -99,16 +99,16 @@ class Permute:
         return torch.empty_like(values).scatter_(1, order, values.gather(1, order.gather(1, source)))
 
 
-KINDS: dict[str, Noise] = {
+NOISES: dict[str, Noise] = {
     found.name: found() for found in list(vars().values()) if isinstance(found, type) and hasattr(found, "on")
 }
 
 
-def kind(name: str) -> Noise:
+def get_noise(name: str) -> Noise:
     """The kind of noise of this name."""
-    if name not in KINDS:
-        raise RedxError(f"There is no noise {name!r}; choose one of {', '.join(KINDS)}.")
-    return KINDS[name]
+    if name not in NOISES:
+        raise RedxError(f"There is no noise {name!r}; choose one of {', '.join(NOISES)}.")
+    return NOISES[name]
 
 
 def check_level(level: float) -> float:

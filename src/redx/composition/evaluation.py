@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from redx import certify, compose, noise
-from redx.compose import Rule
+from redx.composition import certificate, noise
+from redx.composition.metrics import Tally, by_class, by_domain, mean_interval, noise_area
+from redx.composition.noise import Noise
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.rules import RULES, Rule, compose, get_rule, to_logits, vertex_scores
 from redx.errors import RedxError
-from redx.metrics import Tally, area, by_class, by_domain, spread
-from redx.noise import Noise
-from redx.records import Parts, answers
 from redx.seeding import generator
 
 Row = dict[str, Any]  # one line of results.jsonl
@@ -22,14 +22,14 @@ Banks = dict[tuple[str, str], Parts]  # parts by form and bank
 
 
 @dataclass(frozen=True)
-class Judgement:
+class CertifiedPredictions:
     """What a rule answered for every example, and how much routing mass it takes to change that."""
 
     predicted: Tensor  # (N,)
     radius: Tensor  # (N,)
 
 
-def weigh(
+def noisy_weights(
     rule: Rule, parts: Parts, kind: Noise | None = None, level: float = 0.0, draw: Generator | None = None
 ) -> Tensor:
     """The weights of a rule, with a kind of noise at some level: (N, K)."""
@@ -44,43 +44,43 @@ def weigh(
     return rule.weights(Parts(parts.base, parts.residuals, gates, parts.labels, parts.domains))
 
 
-def answer(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
+def predict(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     """Predictions, streamed: (N,)."""
-    said = [answers(compose.mix(rule, part, weights[rows])) for rows, part in parts.chunks()]
+    said = [predicted_classes(compose(rule, part, weights[rows])) for rows, part in parts.chunks()]
     return torch.cat(said) if said else parts.labels
 
 
-def judge(rule: Rule, parts: Parts, weights: Tensor | None = None) -> Judgement:
+def certify(rule: Rule, parts: Parts, weights: Tensor | None = None) -> CertifiedPredictions:
     """Predictions and exact radii, streamed."""
     weights = rule.weights(parts) if weights is None else weights
     predicted, radii = [], []
     for rows, part in parts.chunks():
-        scores = compose.mix(rule, part, weights[rows])
-        said = answers(scores)
+        scores = compose(rule, part, weights[rows])
+        said = predicted_classes(scores)
         predicted.append(said)
         radii.append(_radius(rule, part, scores, said))
     nothing = torch.empty(0)
-    return Judgement(torch.cat([parts.labels[:0], *predicted]), torch.cat([nothing, *radii]))
+    return CertifiedPredictions(torch.cat([parts.labels[:0], *predicted]), torch.cat([nothing, *radii]))
 
 
 def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tensor:
     if rule.adversary is None:
         return torch.ones(len(parts), dtype=scores.dtype)
     if rule.adversary == "simplex":
-        worst = certify.worst_on_simplex(compose.vertices(rule, parts), predicted)
+        worst = certificate.worst_on_simplex(vertex_scores(rule, parts), predicted)
     else:
-        worst = certify.worst_in_box(parts.base, parts.residuals, predicted)
-    return certify.radius(certify.margins(scores, predicted), worst)
+        worst = certificate.worst_in_box(parts.base, parts.residuals, predicted)
+    return certificate.radius(certificate.margins(scores, predicted), worst)
 
 
-def measure(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:
+def tally(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:
     """Count the answers of a rule without noise."""
     outputs = parts.base.shape[1]
     count = outputs if outputs > 1 else int(parts.labels.max()) + 2
     tally = Tally(outputs, domains, count)
     weights = rule.weights(parts)
     for rows, part in parts.chunks():
-        scores = compose.logits(rule, compose.mix(rule, part, weights[rows]))
+        scores = to_logits(rule, compose(rule, part, weights[rows]))
         tally.update(scores, part.base, part.labels, part.domains)
     return tally
 
@@ -91,56 +91,56 @@ def evaluate(
     task: str,
     seed: int,
     domains: tuple[str, ...],
-    rules: Sequence[str] = tuple(compose.RULES),
-    kinds: Sequence[str] = tuple(noise.KINDS),
+    rules: Sequence[str] = tuple(RULES),
+    kinds: Sequence[str] = tuple(noise.NOISES),
     levels: Sequence[float] = noise.LEVELS,
-    epsilons: Sequence[float] = certify.EPSILONS,
+    epsilons: Sequence[float] = certificate.EPSILONS,
 ) -> list[Row]:
     """Every rule on every bank it can read: figures, certified accuracy, and accuracy under noise, in long format."""
     rows: list[Row] = []
-    for rule, bank, parts in pairs(banks, rules):
+    for rule, bank, parts in match_banks(banks, rules):
         fixed = {"task": task, "rule": rule.name, "bank": bank}
 
         def add(metric: str, value: float | None, domain: str = "all", kind: str = "none", level: float = 0.0) -> None:
             row = {**fixed, "noise": kind, "level": level, "seed": seed, "domain": domain}  # noqa: B023
             rows.append({**row, "metric": metric, "value": value})
 
-        tally = measure(rule, parts, domains)
-        for metric, value in tally.compute().items():
+        figures = tally(rule, parts, domains)
+        for metric, value in figures.compute().items():
             if metric.startswith("domain:"):
                 add("accuracy", value, metric.removeprefix("domain:"))
             else:
                 add(metric, value)
-        if tally.outputs > 1:
-            confusion = tally.confusion.compute()
+        if figures.outputs > 1:
+            confusion = figures.confusion.compute()
             for metric, values in by_class(confusion).items():
                 for label, value in enumerate(values):
                     add(metric, value, f"class {label}")
             for truth, said in confusion.nonzero().tolist():
                 add("confusion", int(confusion[truth, said]), f"class {truth} as {said}")
-        judged = judge(rule, parts)
+        judged = certify(rule, parts)
         right = judged.predicted == parts.labels
         for epsilon in epsilons:
-            add(f"certified@{epsilon:g}", certify.certified(judged.radius, right, epsilon))
-        for kind in map(noise.kind, kinds):
+            add(f"certified@{epsilon:g}", certificate.certified_accuracy(judged.radius, right, epsilon))
+        for kind in map(noise.get_noise, kinds):
             curve = []
             for level in levels:
                 draw = generator(seed, "noise", kind.name, level)
-                right = answer(rule, parts, weigh(rule, parts, kind, level, draw)) == parts.labels
+                right = predict(rule, parts, noisy_weights(rule, parts, kind, level, draw)) == parts.labels
                 curve.append(float(right.double().mean()))
                 add("accuracy", curve[-1], "all", kind.name, level)
                 for name, share in by_domain(right, parts.domains, domains).items():
                     add("accuracy", share, name, kind.name, level)
             if len(levels) > 1 and min(levels) == 0 and max(levels) == 1:
-                add("noise_area", area(tuple(levels), curve), "all", kind.name, 1.0)
+                add("noise_area", noise_area(tuple(levels), curve), "all", kind.name, 1.0)
     return rows
 
 
-def pairs(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str, Parts]]:
+def match_banks(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str, Parts]]:
     """Rules with each bank they can read; `red/anchored` asks for one bank only, and `base` reads just one."""
     for name in rules:
         wanted, _, only = name.partition("/")
-        rule = compose.rule(wanted)
+        rule = get_rule(wanted)
         fitting = {bank: parts for (form, bank), parts in banks.items() if form == rule.form}
         if only and only not in fitting:
             raise RedxError(
@@ -165,15 +165,15 @@ def summarise(rows: list[Row], main: dict[str, str], examples: int) -> dict[str,
         entry = _entry(figures, examples)
         if bank:
             rules[f"{rule}/{bank}"] = entry
-        if not bank or main.get(compose.rule(rule).form) == bank:
+        if not bank or main.get(get_rule(rule).form) == bank:
             rules[rule] = entry
-    return dict(sorted(rules.items(), key=lambda item: list(compose.RULES).index(item[0].split("/")[0])))
+    return dict(sorted(rules.items(), key=lambda item: list(RULES).index(item[0].split("/")[0])))
 
 
 def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: int) -> dict[str, Any]:
     mean = {slot: sum(found) / len(found) for slot, found in figures.items()}
     clean = {metric: value for (metric, kind, _, domain), value in mean.items() if (kind, domain) == ("none", "all")}
-    entry: dict[str, Any] = {"accuracy": spread(figures["accuracy", "none", 0.0, "all"], examples)}
+    entry: dict[str, Any] = {"accuracy": mean_interval(figures["accuracy", "none", 0.0, "all"], examples)}
     for metric in ("macro_precision", "macro_recall", "macro_f1", "weighted_f1", "ece", "loss"):
         entry[metric] = clean.get(metric)
     entry["per_domain"] = {

@@ -1,0 +1,1 @@
+"""The method: rules, noise, certificates and metrics as pure functions of `Parts`."""
