@@ -17,7 +17,7 @@ from redx.base import Base
 from redx.composition import certificate, noise, rules
 from redx.composition.evaluation import certify, noisy_weights, predict, tally
 from redx.composition.parts import Parts
-from redx.config import Bank, Config, Ownership
+from redx.config import BankConfig, OwnershipConfig, RunConfig
 from redx.data.dataset import Data, Split
 from redx.io import files
 from redx.lessons import Shared
@@ -39,12 +39,12 @@ OPTIMISERS = [  # the same grid for everybody
 ANCHORS = [("truth", 1.0), ("truth", 4.0), ("size", 1.0), ("margin", 1.0), ("margin", 3.0), ("margin", 5.0)]
 
 
-def change(bank: Bank, **settings: Any) -> Bank:
-    own = {name: settings.pop(name) for name in list(settings) if name in Bank.model_fields}
+def change(bank: BankConfig, **settings: Any) -> BankConfig:
+    own = {name: settings.pop(name) for name in list(settings) if name in BankConfig.model_fields}
     return bank.model_copy(update={**own, "training": bank.training.model_copy(update=settings)})
 
 
-def ownerships(config: Config) -> list[Ownership]:
+def ownerships(config: RunConfig) -> list[OwnershipConfig]:
     """Ways to say when an expert may speak, and prices of it; the same experts each time."""
     chosen = config.ownership
     learned = chosen.bank.model_copy(update={"shape": "mlp", "hidden": 64, "dropout": 0.0})
@@ -58,7 +58,7 @@ def ownerships(config: Config) -> list[Ownership]:
     return [chosen.model_copy(update={**way, "alpha": alpha}) for way in ways for alpha in (0.003, 0.001)]
 
 
-def candidates(config: Config) -> list[tuple[str, Bank]]:
+def candidates(config: RunConfig) -> list[tuple[str, BankConfig]]:
     """All settings to try, by the bank they are for; what the preset has comes first."""
     keys = ("pooled/linear", "pooled/mlp", "standalone/plain", "standalone/anchored", "residual/plain")
     found = [(key, change(config.banks[key], **each)) for key in keys for each in OPTIMISERS]
@@ -99,7 +99,7 @@ class Bench:
         with torch.no_grad():
             return router(self.test.inputs)
 
-    def spoken(self, settings: Ownership) -> torch.Tensor:
+    def spoken(self, settings: OwnershipConfig) -> torch.Tensor:
         key = settings.model_copy(update={"alpha": 1.0, "contradict": False}).model_dump_json()
         if key not in self.files:  # α and the right to agree are chosen after training
             scoring = settings.model_copy(update={"contradict": False})
@@ -111,13 +111,13 @@ class Bench:
             spoken.append(owner.speaks(self.test.inputs, settings.alpha))
         return torch.stack(spoken, 1)
 
-    def said(self, key: str, settings: Bank) -> torch.Tensor:
+    def said(self, key: str, settings: BankConfig) -> torch.Tensor:
         pooled = [lessons.Lesson("pooled", self.train, self.train, self.check, self.check)]
         taught = pooled if key.startswith("pooled") else self.lessons
         bank = stages.train_bank(key, settings, taught, self.base, self.seed, 1.0)
         return experts.speak(bank, self.test.inputs)
 
-    def figures(self, key: str, settings: Bank) -> dict[str, float]:
+    def figures(self, key: str, settings: BankConfig) -> dict[str, float]:
         said = self.said(key, settings)
         parts = self.parts(said)
         if key.startswith("pooled"):
@@ -127,7 +127,7 @@ class Bench:
         free = {"base": right("base", parts), "red": right("red", parts), "sum": right("sum", parts)}
         return free | {"any router": worst(parts)} | self.owned(said, self.config.ownership)
 
-    def owned(self, said: torch.Tensor, settings: Ownership) -> dict[str, float]:
+    def owned(self, said: torch.Tensor, settings: OwnershipConfig) -> dict[str, float]:
         spoken = self.spoken(settings)
         parts = self.parts(said * spoken[..., None])
         red, names = rules.get_rule("red"), tuple("01234")
@@ -181,7 +181,7 @@ def main() -> None:
             show("ownership", told, [bench.owned(each, way) for bench, each in zip(benches, said, strict=True)])
 
 
-def tell(bank: Bank) -> str:
+def tell(bank: BankConfig) -> str:
     training = bank.training
     told = f"lr {training.lr:g}, decay {training.weight_decay:g}, dropout {bank.dropout:g}, epochs {training.epochs}"
     told += f", {bank.anchor} {bank.anchor_weight:g}" if bank.anchor != "none" else ""

@@ -20,7 +20,7 @@ from redx.base import Base, build
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
 from redx.composition.rules import RULES, compose, get_rule
-from redx.config import Bank, Config, Training
+from redx.config import BankConfig, RunConfig, TrainingConfig
 from redx.data import tables
 from redx.data.text import pack_texts, unpack_texts
 from redx.errors import RedxError
@@ -216,7 +216,7 @@ learn(prepared(Path(sys.argv[1]), Path(sys.argv[2])), sys.argv[3], Path(sys.argv
 """
 
 
-def prepared(qwen: Path, folder: Path) -> tuple[Config, Base, list[lessons.Lesson]]:
+def prepared(qwen: Path, folder: Path) -> tuple[RunConfig, Base, list[lessons.Lesson]]:
     """The shared base and the lessons, as any place would read them."""
     config = configure("addition", "quick", **small(qwen))
     data = task("addition").load(config, 0)
@@ -225,13 +225,15 @@ def prepared(qwen: Path, folder: Path) -> tuple[Config, Base, list[lessons.Lesso
     return config, base, lessons.teach(data.domains, train, shared, check)
 
 
-def learn(place: tuple[Config, Base, list[lessons.Lesson]], name: str, out: Path) -> None:
+def learn(place: tuple[RunConfig, Base, list[lessons.Lesson]], name: str, out: Path) -> None:
     """Train one expert alone and save it, in half precision where it was trained so."""
     _, base, taught = place
     precision, part = APART[name]
     lesson = next(lesson for lesson in taught if lesson.name == name)
     fewer = lesson.own.only(torch.arange(round(part * len(lesson.own))))
-    bank = Bank(shape="lowrank", hidden=16, anchor="truth", training=Training(epochs=3, precision=precision))
+    bank = BankConfig(
+        shape="lowrank", hidden=16, anchor="truth", training=TrainingConfig(epochs=3, precision=precision)
+    )
     own = dataclasses.replace(lesson, own=fewer)
     made = stages.train_bank("residual/apart", bank, [own], base, 0, 1.0)
     kept = torch.bfloat16 if precision == "bfloat16" else torch.float32
@@ -251,7 +253,7 @@ def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwe
     composed = []
     for where in ("here", "there"):
         files = [load_file(tmp_path / f"{name}.{where}") for name in APART]
-        bank = build(Bank(shape="lowrank", hidden=16), len(files), base)
+        bank = build(BankConfig(shape="lowrank", hidden=16), len(files), base)
         experts.join(bank, files)
         h = taught[0].anchors.inputs
         none = torch.zeros(len(h), dtype=torch.long)

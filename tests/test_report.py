@@ -16,7 +16,7 @@ from redx.chapter import judge
 from redx.composition.evaluation import Banks, evaluate, summarise
 from redx.composition.noise import NOISES
 from redx.composition.rules import RULES
-from redx.config import Bank, Config
+from redx.config import BankConfig, RunConfig
 from redx.drawing import draw
 from redx.errors import RedxError
 from redx.findings import Figure, Line, Panel, Study, Table
@@ -37,18 +37,18 @@ STUDY = Study(
 )
 
 
-def settings(**changes: Any) -> Config:
+def settings(**changes: Any) -> RunConfig:
     banks = {
-        "residual/plain": Bank(shape="mlp"),
-        "residual/anchored": Bank(shape="mlp"),
-        "standalone/linear": Bank(shape="linear"),
+        "residual/plain": BankConfig(shape="mlp"),
+        "residual/anchored": BankConfig(shape="mlp"),
+        "standalone/linear": BankConfig(shape="linear"),
     }
     main = {"residual": "anchored", "standalone": "linear", "pooled": "linear"}
-    return Config.model_validate({"task": "toy", "preset": "quick", "banks": banks, "main": main, **changes})
+    return RunConfig.model_validate({"task": "toy", "preset": "quick", "banks": banks, "main": main, **changes})
 
 
 def summary(
-    config: Config, forms: tuple[str, ...] = ("residual", "standalone", "pooled"), classes: int = 4
+    config: RunConfig, forms: tuple[str, ...] = ("residual", "standalone", "pooled"), classes: int = 4
 ) -> dict[str, Any]:
     """What a run over random parts would write."""
     banks: Banks = {}

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from redx.config import Config
+from redx.config import RunConfig
 from redx.tasks import preset
 
 
 def changes(task: str = "toy", epochs: int = 60) -> dict[str, Any]:
     """What turns the quick preset into one of well under a second."""
-    config: Config = preset(task, "quick")
+    config: RunConfig = preset(task, "quick")
 
     def shorten(settings: dict[str, Any]) -> dict[str, Any]:
         return settings | {"training": settings["training"] | {"epochs": epochs}}

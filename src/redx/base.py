@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from redx import experts
-from redx.config import Bank
+from redx.config import BankConfig
 from redx.errors import RedxError
 from redx.experts import LowRank, Stack
 
@@ -77,7 +77,7 @@ class Base:
         return inner | outer | {"bus.mean": self.mean, "bus.scale": self.scale}
 
 
-def build(settings: Bank, count: int, base: Base) -> experts.Bank:
+def build(settings: BankConfig, count: int, base: Base) -> experts.Bank:
     """An untrained bank of `count` experts."""
     hidden = settings.hidden or len(base.weight) // 4
     if settings.shape == "lowrank":

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from redx.config import Config
+from redx.config import RunConfig
 
 SHOWN = ("base", "red", "sum", "moe", "uniform", "global")  # rules that the card tells
 
 
-def write(config: Config, classes: tuple[str, ...], experts: Iterable[dict[str, Any]], figures: dict[str, Any]) -> str:
+def write(
+    config: RunConfig, classes: tuple[str, ...], experts: Iterable[dict[str, Any]], figures: dict[str, Any]
+) -> str:
     """README.md of a saved model."""
     lines = [
         f"# {config.task}: base and experts",

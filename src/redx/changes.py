@@ -13,7 +13,7 @@ import torch
 
 from redx import differences, encoders, fingerprint, folders, lessons, pipeline, schooling, stages, store
 from redx.base import Base
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data import labelled
 from redx.data.dataset import Data, Split
 from redx.differences import View
@@ -40,7 +40,7 @@ def changing(run: Path, seed: int | None = None) -> Iterator[tuple[Model, Path]]
         measure(place, config, data)
 
 
-def measure(place: Path, config: Config, data: Data) -> None:
+def measure(place: Path, config: RunConfig, data: Data) -> None:
     """What every bank says about the test split, by the experts that are there now."""
     model = folders.load_seed(place, config)
     if set(model.domains) - set(model.facts.routed):
@@ -163,7 +163,7 @@ def train_expert(
     return made
 
 
-def read(config: Config, facts: Facts, base: Base, file: Path, text: str | None, label: str | None) -> Split:
+def read(config: RunConfig, facts: Facts, base: Base, file: Path, text: str | None, label: str | None) -> Split:
     """A user's own examples of one domain, as the base reads them."""
     if not facts.classes:
         raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")

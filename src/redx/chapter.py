@@ -10,7 +10,7 @@ from typing import Any
 
 from redx.composition import noise
 from redx.composition.rules import RULES
-from redx.config import PLACES, Config
+from redx.config import PLACES, RunConfig
 from redx.drawing import COLOURS
 from redx.errors import RedxError
 from redx.findings import Figure, Line, Panel, Study, Table
@@ -45,7 +45,7 @@ class Chapter:
     settings: str
 
 
-def tell(label: str, config: Config, summary: Summary, study: Study | None) -> Chapter:
+def tell(label: str, config: RunConfig, summary: Summary, study: Study | None) -> Chapter:
     """The chapter of one run."""
     rules = rename(config, summary["rules"])
     sections = [
@@ -135,7 +135,7 @@ def _against(found: Summary, other: Summary, called: str) -> str:
     return f"{show(abs(gap))} {way} {called} ({show(its['mean'])}{'' if apart else '; the intervals overlap'})"
 
 
-def rename(config: Config, rules: Summary) -> Summary:
+def rename(config: RunConfig, rules: Summary) -> Summary:
     """Every rule once: no plain name where its figures stand with their bank; † marks the main of several banks."""
     banks: dict[str, list[str]] = {}
     for name in rules:
@@ -237,7 +237,7 @@ def explain() -> tuple[Table, ...]:
     return Table("Rules", ("rule", "meaning"), rules), Table("Noise", ("kind", "meaning"), kinds)
 
 
-def reproduce(config: Config) -> tuple[str, list[str]]:
+def reproduce(config: RunConfig) -> tuple[str, list[str]]:
     """The command that repeats a run, and the settings it cannot say because they differ from the preset's."""
     words = ["redx", "run", config.task, "--preset", config.preset]
     words += [word for seed in config.seeds for word in ("--seed", str(seed))]

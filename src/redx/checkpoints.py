@@ -28,7 +28,7 @@ from redx import pipeline, pretrained, store
 from redx.composition import rules
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
-from redx.config import Config, Settings
+from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import atomic_path, read_json, read_tensors, write_json, write_tensors
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
@@ -52,14 +52,14 @@ TRAINED = re.compile(  # what never belongs to a pretrained model
 )
 
 
-class Backbone(Settings):
+class Backbone(StrictConfig):
     """Which language model a checkpoint needs."""
 
     fingerprint: str
     files: dict[str, str]  # hash of each, to tell which of them differs
 
 
-class Facts(Settings):
+class Facts(StrictConfig):
     """What a checkpoint says about itself."""
 
     version: int = 1
@@ -76,7 +76,7 @@ class About:
     """The metadata of a checkpoint of a run."""
 
     facts: Facts
-    config: Config
+    config: RunConfig
     files: dict[str, Any]  # JSON files of the seed, by path
 
 
@@ -106,7 +106,7 @@ class Made:
 class Evaluated:
     """What a checkpoint says about its test split, computed anew."""
 
-    config: Config
+    config: RunConfig
     seed: int
     kind: str
     domains: tuple[str, ...]
@@ -187,7 +187,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return sums
 
 
-def _trained(config: Config) -> int:
+def _trained(config: RunConfig) -> int:
     """How many top blocks of the language model the run trained."""
     return config.base.trunk.blocks if config.base.trunk.shape == "blocks" else 0
 
@@ -280,7 +280,7 @@ def _narrow_to(path: Path, about: About | None, name: str) -> tuple[About, str]:
     return About(about.facts, about.config.model_copy(update=fewer), about.files), key
 
 
-def _serves(name: str, key: str, config: Config) -> bool:
+def _serves(name: str, key: str, config: RunConfig) -> bool:
     """Whether a tensor is needed where only one bank is asked."""
     part, colon, inner = name.partition(":")
     form, bank = key.split("/")
@@ -460,7 +460,7 @@ def _about(path: Path, source: TensorSource) -> About | None:
         if facts.seed is None:
             return None
         files = json.loads(source.about["files"])
-        config = Config.model_validate_json(source.about["config"])
+        config = RunConfig.model_validate_json(source.about["config"])
         names = [*files, *files["model.json"]["domains"]]
     except (ValidationError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise RedxError(f"The metadata of {path} is damaged; make it anew with `redx export`.") from error

@@ -7,16 +7,16 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-Kind = Literal["swap", "blur", "jitter", "drop", "permute"]
+NoiseName = Literal["swap", "blur", "jitter", "drop", "permute"]
 
 
-class Settings(BaseModel):
+class StrictConfig(BaseModel):
     """Settings are values: frozen, and unknown names are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class Training(Settings):
+class TrainingConfig(StrictConfig):
     """How one stage is trained."""
 
     epochs: int = Field(default=30, ge=1, description="passes over the stage's own data, at most")
@@ -40,7 +40,7 @@ class Training(Settings):
     )
 
 
-class Bank(Settings):
+class BankConfig(StrictConfig):
     """One bank of experts, all of the same make: an expert a domain, or (pooled) one head for all."""
 
     shape: Literal["linear", "mlp", "lowrank"] = Field(description="the network of each expert")
@@ -59,10 +59,10 @@ class Bank(Settings):
     anchor_weight: float = Field(default=1.0, ge=0, description="weight of the anchor term")
     of: str | None = Field(default=None, description="take the experts of this bank instead of training new ones")
     owned: bool = Field(default=False, description="an expert speaks only above its conformal cut-off")
-    training: Training = Training()
+    training: TrainingConfig = TrainingConfig()
 
 
-class Questions(Settings):
+class QuestionsConfig(StrictConfig):
     """The questions of an arithmetic task: made, or read from a file."""
 
     file: str | None = Field(default=None, description="JSONL file with the questions, instead of making them")
@@ -79,7 +79,7 @@ class Questions(Settings):
     )
 
 
-class Table(Settings):
+class TableConfig(StrictConfig):
     """A user's own examples: a table of texts, or arrays of features."""
 
     file: str | None = Field(default=None, description="JSONL, CSV or Parquet file, or .npz with features")
@@ -94,7 +94,7 @@ class Table(Settings):
     clusters: int = Field(default=0, ge=0, description="domains to find by clustering; 0: two to eight, by size")
 
 
-class Reading(Settings):
+class ReadingConfig(StrictConfig):
     """What is read from a pretrained language model, all of it frozen."""
 
     blocks: tuple[int, ...] = Field(
@@ -109,7 +109,7 @@ class Reading(Settings):
     tokens: int | None = Field(default=None, ge=8, description="cut longer texts after so many tokens; else refused")
 
 
-class Trunk(Settings):
+class TrunkConfig(StrictConfig):
     """What little of the base is trained between the frozen part and the classifier."""
 
     shape: Literal["none", "linear", "mlp", "sum", "blocks"] = Field(
@@ -123,10 +123,10 @@ class Trunk(Settings):
     beside: bool = Field(default=True, description="experts and router read the frozen features beside h")
 
 
-class Base(Settings):
+class BaseConfig(StrictConfig):
     """The base, trained on a small shared subset and then frozen."""
 
-    trunk: Trunk = Trunk()
+    trunk: TrunkConfig = TrunkConfig()
     teach: Literal["classes", "value"] = Field(
         default="classes", description="what it learns: classes, or the value of answers that are numbers in order"
     )
@@ -136,10 +136,10 @@ class Base(Settings):
     smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
     copies: int = Field(default=0, ge=0, description="distorted copies of the shared subset that join the anchors")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of the features hidden from the classifier")
-    training: Training = Training()
+    training: TrainingConfig = TrainingConfig()
 
 
-class Ownership(Settings):
+class OwnershipConfig(StrictConfig):
     """The experts' own scores of what is theirs, and how often they may be wrong about it."""
 
     alpha: float = Field(default=0.001, gt=0, le=1, description="α: how often an expert may speak out of turn")
@@ -150,10 +150,10 @@ class Ownership(Settings):
         default=False, description="speak only where the base's answer is none of the expert's own classes"
     )
     calibration: float = Field(default=2 / 3, gt=0, lt=1, description="share of validation kept for the cut-offs alone")
-    bank: Bank = Bank(shape="mlp", depth=1)
+    bank: BankConfig = BankConfig(shape="mlp", depth=1)
 
 
-class Router(Settings):
+class RouterConfig(StrictConfig):
     """The router, trained after the experts."""
 
     shape: Literal["linear", "mlp", "keys"] = Field(
@@ -161,10 +161,10 @@ class Router(Settings):
     )
     hidden: int = Field(default=256, ge=1, description="width of the hidden layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from it in training")
-    training: Training = Training()
+    training: TrainingConfig = TrainingConfig()
 
 
-class Config(Settings):
+class RunConfig(StrictConfig):
     """All that decides the numbers of a run; `config.json` in the run folder is this, and replays it."""
 
     task: str = Field(description="what to run; `redx list` names the tasks")
@@ -177,20 +177,20 @@ class Config(Settings):
     threads: int = Field(default=0, ge=0, description="threads to train with; 0: as many as there are cores")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
     limit: int | None = Field(default=None, ge=100, description="use only so many training examples, for trials")
-    questions: Questions = Questions()
-    table: Table | None = Field(default=None, description="the user's own examples, where the task reads them")
+    questions: QuestionsConfig = QuestionsConfig()
+    table: TableConfig | None = Field(default=None, description="the user's own examples, where the task reads them")
     decomposer: Literal["none", "pointer", "lm"] = Field(
         default="none", description="what turns a sentence into steps: pointer (small, fast) or lm (LoRA)"
     )
-    reading: Reading = Reading()
-    base: Base = Base()
-    banks: dict[str, Bank] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")
+    reading: ReadingConfig = ReadingConfig()
+    base: BaseConfig = BaseConfig()
+    banks: dict[str, BankConfig] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")
     main: dict[str, str] = Field(description="for each form, the bank that rule names without a bank refer to")
     average: bool = Field(default=False, description="also average the parameters of every standalone bank")
-    ownership: Ownership = Ownership()
-    router: Router = Router()
+    ownership: OwnershipConfig = OwnershipConfig()
+    router: RouterConfig = RouterConfig()
     integrate: bool = Field(default=False, description="stage 4: plain residuals and router together, on pooled data")
-    noise: tuple[Kind, ...] = Field(
+    noise: tuple[NoiseName, ...] = Field(
         default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to sweep"
     )
     levels: tuple[float, ...] = Field(default=(0, 0.1, 0.25, 0.5, 0.75, 1), description="noise levels in [0, 1]")
@@ -199,13 +199,13 @@ class Config(Settings):
     )
     study: Literal["none", "quick", "full"] = Field(default="full", description="the task's own further experiments")
 
-    def of_form(self, *forms: str) -> dict[str, Bank]:
+    def of_form(self, *forms: str) -> dict[str, BankConfig]:
         """The banks of these forms, by FORM/NAME."""
         return {key: bank for key, bank in self.banks.items() if key.split("/")[0] in forms}
 
     @field_validator("banks")
     @classmethod
-    def check_banks(cls, banks: dict[str, Bank]) -> dict[str, Bank]:
+    def check_banks(cls, banks: dict[str, BankConfig]) -> dict[str, BankConfig]:
         for key, bank in banks.items():
             if not re.fullmatch(r"(standalone|residual|pooled)/[a-z0-9-]+", key):
                 raise ValueError(f"a bank is named FORM/NAME, such as residual/plain, not {key!r}")

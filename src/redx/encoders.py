@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from redx import backbones, pretrained, trunks
-from redx.config import Config, Trunk
+from redx.config import RunConfig, TrunkConfig
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.prefix import Prefix
@@ -20,7 +20,7 @@ GIVEN = "features"  # the backbone, and the task, of inputs that are features al
 class Given(nn.Module):
     """A trunk on features whose number only the data tell, or the file of a trained base."""
 
-    def __init__(self, settings: Trunk) -> None:
+    def __init__(self, settings: TrunkConfig) -> None:
         super().__init__()
         self.settings = settings
         self.register_load_state_dict_pre_hook(self._adapt)
@@ -49,7 +49,7 @@ class Given(nn.Module):
             self.inner = on_features(len(state[f"{prefix}inner.mean"]), self.settings)
 
 
-def on_features(inputs: int, settings: Trunk) -> trunks.Mlp:
+def on_features(inputs: int, settings: TrunkConfig) -> trunks.Mlp:
     """A trunk on so many features; without layers h is the standardised features themselves."""
     if settings.shape == "linear":
         return trunks.Mlp(inputs, inputs, 0, beside=False)
@@ -96,7 +96,7 @@ class Language(nn.Module):
         return self.trunk(self.read(x) if x.dtype == torch.uint8 else x)
 
 
-def build(config: Config) -> nn.Module:
+def build(config: RunConfig) -> nn.Module:
     """An untrained encoder with a `width`, the number of features D that the classifier reads."""
     trunk, reading = config.base.trunk, config.reading
     if GIVEN in (config.backbone, config.task):
@@ -122,7 +122,7 @@ def build(config: Config) -> nn.Module:
     return Language(prefix, on_features(prefix.width, trunk))
 
 
-def _given(config: Config) -> Language:
+def _given(config: RunConfig) -> Language:
     """A trunk on a user's features: no frozen part."""
     if config.task != GIVEN:
         raise RedxError(f"The backbone '{GIVEN}' is for the task '{GIVEN}' alone; {pretrained.CHOICE}.")

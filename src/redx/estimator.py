@@ -20,8 +20,8 @@ from redx.base import Base, build
 from redx.composition import rules
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
-from redx.config import Bank, Config, Ownership, Router, Training, Trunk
-from redx.config import Base as Learning
+from redx.config import BankConfig, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig, TrunkConfig
+from redx.config import BaseConfig as Learning
 from redx.data.clusters import MAX_DEVIATIONS, cluster_domains
 from redx.data.dataset import Split
 from redx.data.splits import classes_are_disjoint, sample_per_group
@@ -195,11 +195,11 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         held = sample_per_group(places * len(self.classes_) + labels, part, 0, draw)
         return held, places, tuple(map(str, names))
 
-    def _configure(self, shared: int, rows: int, own_classes: bool, seed: int) -> Config:
+    def _configure(self, shared: int, rows: int, own_classes: bool, seed: int) -> RunConfig:
         """The settings of every stage; experts take as many epochs as a domain of middling size needs."""
         training = self._training(rows // len(self.domains_))
-        plain = Bank(shape="lowrank", hidden=self.rank, dropout=0.1, training=training)
-        head = Bank(shape="mlp", hidden=self.hidden, depth=1, training=training)
+        plain = BankConfig(shape="lowrank", hidden=self.rank, dropout=0.1, training=training)
+        head = BankConfig(shape="mlp", hidden=self.hidden, depth=1, training=training)
         kind = "plain" if self.experts == "plain" else "anchored"
         if kind == "anchored":
             plain = plain.model_copy(update={"anchor": self.anchor})
@@ -215,24 +215,26 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if form == "pooled":
             banks["pooled/mlp"] = head.model_copy(update={"anchor": "none", "training": self._training(rows)})
         scorer = plain.model_copy(update={"anchor": "truth", "anchor_weight": 4.0}) if own_classes else head
-        return Config(
+        return RunConfig(
             task="scikit-learn",
             seeds=(seed,),
             banks=banks,
             main={"residual": main, "standalone": kind, "pooled": "mlp", "averaged": kind},
             base=Learning(
-                share=self.share, trunk=Trunk(shape="mlp", hidden=self.hidden, depth=1), training=self._training(shared)
+                share=self.share,
+                trunk=TrunkConfig(shape="mlp", hidden=self.hidden, depth=1),
+                training=self._training(shared),
             ),
-            ownership=Ownership(alpha=self.alpha_, score="classes" if own_classes else "binary", bank=scorer),
-            router=Router.model_validate(
+            ownership=OwnershipConfig(alpha=self.alpha_, score="classes" if own_classes else "binary", bank=scorer),
+            router=RouterConfig.model_validate(
                 {"shape": self.router, "hidden": self.hidden, "dropout": 0.1, "training": self._training(rows)}
             ),
         )
 
-    def _training(self, rows: int) -> Training:
+    def _training(self, rows: int) -> TrainingConfig:
         steps = math.ceil(max(1, rows) / BATCH)
         epochs = self.epochs or max(EPOCHS, math.ceil(STEPS / steps))
-        return Training(epochs=epochs, batch=BATCH, virtual_batch=BATCH, lr=LR, weight_decay=1e-2, warmup=0.1)
+        return TrainingConfig(epochs=epochs, batch=BATCH, virtual_batch=BATCH, lr=LR, weight_decay=1e-2, warmup=0.1)
 
     def _school(self, taught: Sequence[lessons.Lesson]) -> list[Expert]:
         """Train experts; say so where the data cannot support the promise of some."""
@@ -476,7 +478,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         made = state.pop("_made", None)
         super().__setstate__(state)
         if made is not None:
-            self._config = Config.model_validate(state["_config"])
+            self._config = RunConfig.model_validate(state["_config"])
             self._base = Base.of(_tensors(state["_base"]), self._encoder())
             self._shared = Shared.of(_tensors(state["_shared"]))
             self._router = state["_router"] and _tensors(state["_router"])

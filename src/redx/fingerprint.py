@@ -9,7 +9,7 @@ import torch
 
 from redx import pretrained
 from redx.base import Base
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data import text
 from redx.encoders import Language
 from redx.io import hashing
@@ -19,7 +19,7 @@ SENTENCES = ("What is 12 plus 5?", "What is 40 minus 17 plus 8?", "The parcel ar
 SHOWN = 16  # features of each probe that are kept
 
 
-def of(base: Base, config: Config, classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
+def of(base: Base, config: RunConfig, classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
     """Base weights, backbone, tokenizer, feature settings, classes, and the features of a fixed probe batch."""
     found: dict[str, Any] = {"base weights": hashing.hash_tensors(base.tensors())}
     if isinstance(base.encoder, Language) and base.encoder.frozen:

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from redx import pretrained, stages, trunks
 from redx.base import Base
-from redx.config import Training
+from redx.config import TrainingConfig
 from redx.data.dataset import Split
 from redx.library import Expert, Library
 from redx.prefix import Prefix
@@ -20,7 +20,7 @@ from redx.seeding import generator
 NUDGE = 1e-4  # cut-offs lie this much above their score, so that rounding cannot carry an example across
 
 
-def train_base(training: Training, own: Split, hidden: int, classes: int, seed: int) -> Base:
+def train_base(training: TrainingConfig, own: Split, hidden: int, classes: int, seed: int) -> Base:
     """A small trunk and the shared classifier, trained on the shared subset, with the bus folded in."""
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
     encoder = trunks.Mlp(own.inputs.shape[1], hidden, 1, beside=True)

@@ -9,7 +9,7 @@ from typing import Any
 from redx import encoders, experts, fingerprint
 from redx.arithmetic import decomposers
 from redx.base import Base, build
-from redx.config import Config
+from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.experts import Bank
 from redx.io import files
@@ -20,7 +20,7 @@ from redx.routers import Router
 from redx.tasks import task
 
 
-def load_seed(folder: Path, config: Config) -> Model:
+def load_seed(folder: Path, config: RunConfig) -> Model:
     """The trained modules of one seed, as a model; experts are read when they are first asked."""
     facts = read_facts(folder)
     base = Base.of(files.read_tensors(folder / "base.safetensors"), encoders.build(config))
@@ -57,7 +57,7 @@ def name_domains(folder: Path) -> tuple[str, ...]:
     return (*have, *(name for name in read_facts(folder).domains if name not in have))
 
 
-def read_library(folder: Path, config: Config, base: Base, facts: Facts) -> Library:
+def read_library(folder: Path, config: RunConfig, base: Base, facts: Facts) -> Library:
     """The experts in a folder, by the names of their folders."""
     found = {path.parent.name: Expert.at(path.parent) for path in (folder / "experts").glob("*/expert.json")}
     if not found:
@@ -76,7 +76,7 @@ def read_shared(folder: Path) -> Shared:
         raise RedxError(f"{folder / 'shared.safetensors'} is no shared subset; repeat the run.") from error
 
 
-def read_router(folder: Path, config: Config, base: Base, facts: Facts) -> Router:
+def read_router(folder: Path, config: RunConfig, base: Base, facts: Facts) -> Router:
     router = Router(base.width, len(facts.routed), config.router.shape, config.router.hidden)
     try:
         router.load_state_dict(files.read_tensors(folder / "router.safetensors"))
@@ -87,7 +87,7 @@ def read_router(folder: Path, config: Config, base: Base, facts: Facts) -> Route
     return router
 
 
-def _fixed(folder: Path, config: Config, base: Base, library: Library) -> tuple[dict[Key, Bank], dict[Key, Router]]:
+def _fixed(folder: Path, config: RunConfig, base: Base, library: Library) -> tuple[dict[Key, Bank], dict[Key, Router]]:
     """The banks that do not go by expert: pooled heads, averaged heads, and what was trained jointly."""
     banks: dict[Key, Bank] = {}
     pooled = files.read_tensors(folder / "pooled.safetensors") if config.of_form("pooled") else {}
@@ -110,7 +110,7 @@ def _fixed(folder: Path, config: Config, base: Base, library: Library) -> tuple[
     return banks, {joint: router}
 
 
-def _decomposer(folder: Path, config: Config) -> decomposers.Decomposer:
+def _decomposer(folder: Path, config: RunConfig) -> decomposers.Decomposer:
     tensors = files.read_tensors(folder / "decomposer.safetensors")
     return decomposers.restore(config.decomposer, tensors, config.backbone)
 

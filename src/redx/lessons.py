@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Generator, Tensor
 
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
 from redx.seeding import generator
@@ -47,7 +47,7 @@ def halve(data: Data, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
     return rows[:cut].sort().values, rows[cut:].sort().values
 
 
-def set_apart(data: Data, config: Config, seed: int) -> Shared:
+def set_apart(data: Data, config: RunConfig, seed: int) -> Shared:
     """What is shared with everybody who trains an expert, as raw inputs."""
     _, calibrate = halve(data, config.ownership.calibration, seed)
     return Shared(

@@ -19,7 +19,7 @@ from torch import Tensor
 from redx import experts, ownership
 from redx.base import Base, build
 from redx.composition.parts import predicted_classes
-from redx.config import Bank, Ownership
+from redx.config import BankConfig, OwnershipConfig
 from redx.errors import RedxError
 from redx.experts import Stack
 from redx.io import files
@@ -31,7 +31,7 @@ SILENT = -1e9  # the gate of an expert that has no claim at all: its weight is e
 class Owner:
     """One expert's score of what is its own, with the scores its cut-off is taken from."""
 
-    def __init__(self, settings: Ownership, tensors: Tensors, base: Base) -> None:
+    def __init__(self, settings: OwnershipConfig, tensors: Tensors, base: Base) -> None:
         by_class = settings.score == "classes"
         self.base, self.contradict = base, settings.contradict
         self.scorer = build(settings.bank, 1, base) if by_class else Stack(1, [base.width, settings.bank.hidden, 1])
@@ -137,11 +137,11 @@ class Expert:
             raise RedxError(f"Expert {self.name!r} contains NaN in {broken[0]}; train it anew.")
         return {name.removeprefix(start): value for name, value in found.items()}
 
-    def voice(self, key: str, settings: Bank, base: Base) -> experts.Bank:
+    def voice(self, key: str, settings: BankConfig, base: Base) -> experts.Bank:
         """What it says in one bank: a bank of itself alone, in its own size and precision."""
         return self._once(f"voice {key}", lambda: self._speak(settings.of or key, settings, base))
 
-    def _speak(self, key: str, settings: Bank, base: Base) -> experts.Bank:
+    def _speak(self, key: str, settings: BankConfig, base: Base) -> experts.Bank:
         tensors = self.tensors(key)
         if not tensors:
             raise RedxError(f"Expert {self.name!r} has no part in the bank {key}; train it with this run's settings.")
@@ -149,18 +149,18 @@ class Expert:
         experts.join(bank, [tensors])
         return bank
 
-    def _settings(self, key: str, otherwise: Bank) -> Bank:
+    def _settings(self, key: str, otherwise: BankConfig) -> BankConfig:
         try:
             own = self.facts.get("banks", {}).get(key)
-            return Bank.model_validate(own) if own else otherwise
+            return BankConfig.model_validate(own) if own else otherwise
         except (ValidationError, AttributeError) as error:
             raise RedxError(f"The expert.json of {self.name!r} has unusable banks; train the expert anew.") from error
 
-    def owner(self, settings: Ownership, base: Base) -> Owner:
+    def owner(self, settings: OwnershipConfig, base: Base) -> Owner:
         """Its score of what is its own."""
         return self._once("owner", lambda: self._own(settings, base))
 
-    def _own(self, settings: Ownership, base: Base) -> Owner:
+    def _own(self, settings: OwnershipConfig, base: Base) -> Owner:
         tensors = self.tensors("ownership")
         if not tensors:
             raise RedxError(f"Expert {self.name!r} brings no ownership score; train it with this run's settings.")
@@ -184,8 +184,8 @@ class Library:
         self,
         found: dict[str, Expert],
         base: Base,
-        banks: dict[str, Bank],
-        own: Ownership,
+        banks: dict[str, BankConfig],
+        own: OwnershipConfig,
         mark: Callable[[], dict[str, Any]] = dict,
     ) -> None:
         self._place(found)

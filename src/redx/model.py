@@ -17,7 +17,7 @@ from redx.composition import rules
 from redx.composition.evaluation import certify, predict
 from redx.composition.parts import Parts
 from redx.composition.rules import Rule
-from redx.config import Config
+from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.experts import Bank, speak
 from redx.io import files
@@ -44,7 +44,7 @@ class Model:
     """What `redx.load` gives: ask it with `predict`, look inside with `explain`, change it for a while with `using`."""
 
     facts: Facts
-    config: Config
+    config: RunConfig
     read: Callable[[Sequence[Any] | Tensor], Tensor]
     base: Base
     experts: Library

@@ -24,7 +24,7 @@ from redx.arithmetic.executor import Executor, Solver
 from redx.base import Base
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
 from redx.composition.parts import predicted_classes
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.dataset import Data, Split
 from redx.encoders import Language
 from redx.errors import RedxError
@@ -87,7 +87,7 @@ def _threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str, float]:
+def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[str, float]:
     """Train everything of one seed, each stage once; gives the seconds each stage took."""
     place = store.Seed(folder)
     shape = tuple(data.train.inputs.shape[1:])
@@ -130,7 +130,7 @@ def train_seed(config: Config, data: Data, seed: int, folder: Path) -> dict[str,
     return place.done
 
 
-def _integrate(folder: Path, config: Config, train: Split, seed: int) -> dict[str, Tensor]:
+def _integrate(folder: Path, config: RunConfig, train: Split, seed: int) -> dict[str, Tensor]:
     """The plain residual bank and the router after joint training; tensors by `DOMAIN.tensor` and `router.tensor`."""
     model = load_seed(folder, config.model_copy(update={"integrate": False}))
     assert model.router is not None  # `configure` refuses stage 4 without one
@@ -147,7 +147,7 @@ def _integrate(folder: Path, config: Config, train: Split, seed: int) -> dict[st
 Embedded = tuple[Split, Shared, Split]  # train, what is shared, validation for choices: as experts read them
 
 
-def embed_splits(config: Config, base: Base, data: Data, raw: Shared, seed: int) -> Embedded:
+def embed_splits(config: RunConfig, base: Base, data: Data, raw: Shared, seed: int) -> Embedded:
     """What the frozen base makes of the data."""
     train, validation = (stages.embed(config, base, split) for split in (data.train, data.validation))
     choose, _ = lessons.halve(data, config.ownership.calibration, seed)
@@ -168,7 +168,7 @@ def describe_test(model: Model, data: Data) -> Banks:
 
 
 def _conclude(
-    config: Config, folder: Path, data: dict[int, Data], clock: dict[int, dict[str, float]], start: float
+    config: RunConfig, folder: Path, data: dict[int, Data], clock: dict[int, dict[str, float]], start: float
 ) -> Run:
     """From the parts of every seed to results, study, summary and report."""
     first = data[config.seeds[0]]
@@ -219,7 +219,7 @@ def _conclude(
     return Run(folder, summary)
 
 
-def _study(config: Config, folder: Path, data: dict[int, Data], parts: dict[int, Banks]) -> Study | None:
+def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[int, Banks]) -> Study | None:
     """The task's own experiments; made once for these seeds, read again afterwards."""
     module = task(config.task).study
     if module is None or config.study == "none":
@@ -267,7 +267,7 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     return load_seed(Path(folder) / f"seed-{seed}", config)
 
 
-def chosen_seed(folder: Path, seed: int | None) -> tuple[Config, int]:
+def chosen_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:
     config = store.read_config(folder)
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:

@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from redx.config import PLACES, Config
+from redx.config import PLACES, RunConfig
 from redx.errors import RedxError
 from redx.tasks import preset as find
 
 
-def configure(name: str, preset: str = "default", **changes: Any) -> Config:
+def configure(name: str, preset: str = "default", **changes: Any) -> RunConfig:
     """The settings of a preset with some changes; None leaves a setting as it is.
 
     Besides the settings themselves: `run` (red, moe or all) chooses the banks, `alpha` the price of safety, `batch`,
@@ -20,7 +20,7 @@ def configure(name: str, preset: str = "default", **changes: Any) -> Config:
     """
     wanted = {key: value for key, value in changes.items() if value is not None}
     try:
-        return Config.model_validate(_change(find(name, preset).model_dump(), wanted))
+        return RunConfig.model_validate(_change(find(name, preset).model_dump(), wanted))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(place) for place in first["loc"])

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from redx import store
 from redx.chapter import Chapter, Summary, explain, show, tell
-from redx.config import Config
+from redx.config import RunConfig
 from redx.drawing import dashes, draw, paint
 from redx.errors import RedxError
 from redx.findings import Figure, Study, Table
@@ -28,7 +28,7 @@ def check() -> None:
         raise RedxError(f"The report needs {' and '.join(missing)}; install with: pip install 'redx[report]'.")
 
 
-def write(folder: Path, config: Config, summary: Summary, study: Study | None) -> Path:
+def write(folder: Path, config: RunConfig, summary: Summary, study: Study | None) -> Path:
     """Write report.html, report.md and figures/*.svg into a run folder."""
     chapter = tell(config.task, config, summary, study)
     return _publish([chapter], folder / "report.html", f"{config.task}, {config.preset}")

@@ -12,7 +12,7 @@ from torch import Tensor
 from redx import experts, lessons, stages
 from redx.base import Base
 from redx.composition.parts import predicted_classes
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.dataset import Split
 from redx.lessons import Lesson, Shared
 from redx.library import Expert, Owner
@@ -21,7 +21,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def train_experts(
-    config: Config,
+    config: RunConfig,
     taught: Sequence[Lesson],
     base: Base,
     seed: int,
@@ -80,7 +80,7 @@ def _measure(check: Split, banks: dict[str, experts.Bank], index: int, base: Bas
     return found
 
 
-def _ownership(config: Config, lesson: Lesson, owner: Owner) -> dict[str, Any]:
+def _ownership(config: RunConfig, lesson: Lesson, owner: Owner) -> dict[str, Any]:
     cutoff = owner.cutoff(config.ownership.alpha)
     return {
         "score": config.ownership.score,
@@ -93,7 +93,7 @@ def _ownership(config: Config, lesson: Lesson, owner: Owner) -> dict[str, Any]:
     }
 
 
-def embed_shared(config: Config, base: Base, shared: Shared, seed: int) -> Shared:
+def embed_shared(config: RunConfig, base: Base, shared: Shared, seed: int) -> Shared:
     """The shared subset as experts read it, with its distorted copies."""
     copies = (lessons.copy(shared.anchors, seed, number) for number in range(config.base.copies))
     anchors = [stages.embed(config, base, some) for some in (shared.anchors, *copies)]

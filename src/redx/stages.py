@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from redx import encoders, experts, routers
 from redx.base import Base, build
-from redx.config import Bank, Config, Ownership, Training
+from redx.config import BankConfig, OwnershipConfig, RunConfig, TrainingConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
 from redx.encoders import Language
@@ -27,7 +27,7 @@ from redx.train import fit
 from redx.trunks import SPAN, Sum
 
 
-def train_base(config: Config, data: Data, seed: int) -> dict[str, Tensor]:
+def train_base(config: RunConfig, data: Data, seed: int) -> dict[str, Tensor]:
     """The base: given by the task, or encoder and classifier trained on the shared subset."""
     if data.given_base is not None:
         weight, bias = data.given_base
@@ -101,7 +101,7 @@ def _batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
     return zip(split.inputs.split(IMAGES), split.labels.split(IMAGES), strict=True)
 
 
-def embed(config: Config, base: Base, split: Split) -> Split:
+def embed(config: RunConfig, base: Base, split: Split) -> Split:
     """A split as the experts read it; the frozen encoder runs once for the same weights and data."""
     if config.backbone == "none":
         return split
@@ -120,7 +120,7 @@ def embed(config: Config, base: Base, split: Split) -> Split:
 
 
 def train_bank(
-    key: str, settings: Bank, lessons: Sequence[Lesson], base: Base, seed: int, unit: float
+    key: str, settings: BankConfig, lessons: Sequence[Lesson], base: Base, seed: int, unit: float
 ) -> Stack | LowRank:
     """Train one expert a lesson; expert k depends on its own lesson and name alone."""
     bank = build(settings, len(lessons), base)
@@ -186,7 +186,9 @@ def _margin(logits: Tensor, truth: Tensor) -> Tensor:
     return logits.gather(-1, index)[..., 0] - rivals
 
 
-def train_ownership(settings: Ownership, lessons: Sequence[Lesson], base: Base, seed: int) -> list[dict[str, Tensor]]:
+def train_ownership(
+    settings: OwnershipConfig, lessons: Sequence[Lesson], base: Base, seed: int
+) -> list[dict[str, Tensor]]:
     """Each expert's score of what is its own, and its scores of held-out examples that are not: tensors by expert."""
     if settings.score == "classes":
         scorers = train_bank("residual/ownership", settings.bank, lessons, base, seed, 1.0)
@@ -200,7 +202,7 @@ def train_ownership(settings: Ownership, lessons: Sequence[Lesson], base: Base, 
     ]
 
 
-def train_scorers(settings: Bank, lessons: Sequence[Lesson], base: Base, seed: int) -> Stack:
+def train_scorers(settings: BankConfig, lessons: Sequence[Lesson], base: Base, seed: int) -> Stack:
     """A score an expert: own domain against anchors."""
     scorers = Stack(len(lessons), [base.width, settings.hidden, 1])
     experts.initialise(scorers, [generator(seed, "ownership", lesson.name) for lesson in lessons])
@@ -220,7 +222,9 @@ def train_scorers(settings: Bank, lessons: Sequence[Lesson], base: Base, seed: i
     return scorers
 
 
-def train_pooled(config: Config, base: Base, train: Split, check: Split, seed: int, unit: float) -> dict[str, Tensor]:
+def train_pooled(
+    config: RunConfig, base: Base, train: Split, check: Split, seed: int, unit: float
+) -> dict[str, Tensor]:
     """The non-modular references, one head each on all data; tensors by `BANK.tensor`."""
     everything = Lesson("pooled", train, train, check, check)
     heads = {
@@ -230,7 +234,7 @@ def train_pooled(config: Config, base: Base, train: Split, check: Split, seed: i
     return {f"{key}.{name}": value for key, head in heads.items() for name, value in experts.split(head)[0].items()}
 
 
-def train_router(config: Config, domains: Sequence[str], split: Split, check: Split, seed: int) -> dict[str, Tensor]:
+def train_router(config: RunConfig, domains: Sequence[str], split: Split, check: Split, seed: int) -> dict[str, Tensor]:
     """Learn which domain an example comes from."""
     settings = config.router
     router = Router(split.inputs.shape[1], len(domains), settings.shape, settings.hidden)
@@ -253,7 +257,7 @@ def train_router(config: Config, domains: Sequence[str], split: Split, check: Sp
 
 
 def integrate(
-    settings: Training, bank: experts.Bank, router: Router, base: Base, split: Split, seed: int
+    settings: TrainingConfig, bank: experts.Bank, router: Router, base: Base, split: Split, seed: int
 ) -> tuple[experts.Bank, Router]:
     """Stage 4 of the papers: copies of residual experts and router, trained together on the data of all domains."""
     bank, router = copy.deepcopy(bank), copy.deepcopy(router)
@@ -272,7 +276,7 @@ def integrate(
 
 
 def train(
-    settings: Training,
+    settings: TrainingConfig,
     module: nn.Module,
     loss: Callable[[Tensor], Tensor],
     sizes: list[int],

@@ -17,17 +17,17 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from redx.composition.parts import Parts
-from redx.config import Config
+from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.files import read_json, read_tensors, write_json
 
 log = logging.getLogger("redx")
 
 
-def read_config(folder: Path) -> Config:
+def read_config(folder: Path) -> RunConfig:
     """The settings of a run folder."""
     try:
-        return Config.model_validate(read_json(folder / "config.json"))
+        return RunConfig.model_validate(read_json(folder / "config.json"))
     except ValidationError as error:
         raise RedxError(
             f"{folder / 'config.json'} does not hold the settings of a run; delete the folder and repeat the run."
@@ -71,7 +71,7 @@ class Seed:
 
 
 @contextlib.contextmanager
-def writing(folder: Path, config: Config) -> Iterator[None]:
+def writing(folder: Path, config: RunConfig) -> Iterator[None]:
     """Hold the run folder for one run: make it, lock it, check that it is ours, log to it."""
     foreign = {path.name for path in folder.iterdir() if path.name[0] != "."} if folder.is_dir() else set()
     if foreign and "config.json" not in foreign:
@@ -107,7 +107,7 @@ def writing(folder: Path, config: Config) -> Iterator[None]:
             handler.close()
 
 
-def _claim(folder: Path, config: Config) -> None:
+def _claim(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds another run; more or fewer seeds of the same run are welcome."""
     if (folder / "config.json").exists():
         before = read_config(folder).model_dump(mode="json")

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from redx.config import Config, Settings
+from redx.config import RunConfig, StrictConfig
 
 
-def about(setting: str, settings: type[Settings] = Config) -> str:
+def about(setting: str, settings: type[StrictConfig] = RunConfig) -> str:
     """The help of a setting stands beside its field."""
     return settings.model_fields[setting].description or setting
 

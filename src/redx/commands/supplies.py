@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from redx.commands import AsJson, about, print_json, show_table
-from redx.config import Questions
+from redx.config import QuestionsConfig
 
 
 def fetch_mnist(
@@ -75,7 +75,7 @@ def make_data(
     total: Annotated[int, typer.Option(help="questions to make")] = 25_000,
     seed: Annotated[int, typer.Option(help="the same seed makes the same questions")] = 0,
     balanced: Annotated[bool, typer.Option("--balanced", help="addition: sums 2 to 99 alike, zero allowed")] = False,
-    operators: Annotated[int | None, typer.Option(help=about("operators", Questions))] = None,
+    operators: Annotated[int | None, typer.Option(help=about("operators", QuestionsConfig))] = None,
     operation: Annotated[list[str] | None, typer.Option(help="ops: operation to ask for, repeatable")] = None,
     as_json: AsJson = False,
 ) -> None:

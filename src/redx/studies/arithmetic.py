@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from redx.composition.evaluation import Banks
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.data.text import unpack_texts
 from redx.findings import Study, Table
@@ -13,7 +13,7 @@ from redx.model import Model
 from redx.studies import safety
 
 
-def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """The findings of `safety`, and the forward passes."""
     found = safety.study(config, data, models, parts)
     passes = count_passes(config, data[config.seeds[0]])
@@ -58,7 +58,7 @@ def ask_everything(models: dict[int, Model]) -> dict[str, float]:
     return {rule: sum(found) / len(found) for rule, found in shares.items()}
 
 
-def count_passes(config: Config, data: Data) -> dict[str, int]:
+def count_passes(config: RunConfig, data: Data) -> dict[str, int]:
     """How often the frozen part had to run, and how often a loop without kept features would have run it."""
     texts = [text for split in (data.train, data.validation, data.test) for text in unpack_texts(split.inputs)]
     epochs = [bank.training.epochs for bank in config.banks.values() if bank.of is None]

@@ -14,7 +14,7 @@ from redx import lessons, schooling, stages
 from redx.composition import noise, rules
 from redx.composition.evaluation import noisy_weights, predict
 from redx.composition.parts import Parts
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.dataset import Data, Split
 from redx.findings import Study, Table
 from redx.library import Library
@@ -25,7 +25,7 @@ NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permut
 RED = rules.get_rule("red")
 
 
-def study(config: Config, data: dict[int, Data], models: dict[int, Model], train: bool = True) -> Study:
+def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], train: bool = True) -> Study:
     """The open-set router beside the trained one; experts that come one by one; experts that are trained later."""
     tests = {seed: stages.embed(config, models[seed].base, data[seed].test) for seed in config.seeds}
     first = config.seeds[0]
@@ -117,7 +117,7 @@ def _add(model: Model, test: Split, order: Sequence[str]) -> tuple[list[float], 
     return curve, rules.compose(RED, parts, RED.weights(parts))
 
 
-def train_later(config: Config, data: Data, model: Model, test: Split, seed: int) -> tuple[Table, dict[str, Any]]:
+def train_later(config: RunConfig, data: Data, model: Model, test: Split, seed: int) -> tuple[Table, dict[str, Any]]:
     """Every expert in turn left out, trained alone later, and added back: accuracy before, without and after."""
     raw = lessons.set_apart(data, config, seed)
     train, shared = stages.embed(config, model.base, data.train), schooling.embed_shared(config, model.base, raw, seed)
@@ -146,7 +146,7 @@ def train_later(config: Config, data: Data, model: Model, test: Split, seed: int
     return Table("Left out, trained later, added back", columns, tuple(rows), note), facts
 
 
-def _narrow(config: Config, model: Model) -> tuple[Config, Model]:
+def _narrow(config: RunConfig, model: Model) -> tuple[RunConfig, Model]:
     """Settings and model with the main residual bank alone: what `red` needs of an expert."""
     key, whole = f"residual/{config.main['residual']}", model.experts
     banks = {name: config.banks[name] for name in dict.fromkeys((config.banks[key].of or key, key))}
@@ -155,6 +155,6 @@ def _narrow(config: Config, model: Model) -> tuple[Config, Model]:
     return config.model_copy(update={"banks": banks}), dataclasses.replace(model, experts=library, fixed={})
 
 
-def has_keys(config: Config) -> bool:
+def has_keys(config: RunConfig) -> bool:
     """Whether the experts of a run bring ownership scores and corrections."""
     return any(bank.owned and key == f"residual/{config.main.get('residual')}" for key, bank in config.banks.items())

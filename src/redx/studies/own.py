@@ -8,14 +8,14 @@ import torch
 
 from redx.composition import rules
 from redx.composition.evaluation import Banks, predict
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.findings import Study, Table
 from redx.lessons import halve
 from redx.model import Model
 
 
-def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """Facts about the data of every seed, and a table of the first seed's domains."""
     first = config.seeds[0]
     unseen = [unseen_share(each) for each in data.values()]
@@ -39,7 +39,7 @@ def unseen_share(data: Data) -> float:
     return float((~torch.isin(data.test.labels, data.train.labels)).double().mean())
 
 
-def needed(config: Config) -> int:
+def needed(config: RunConfig) -> int:
     """Calibration examples without which a cut-off is infinite."""
     alpha, count = config.ownership.alpha, 0
     while (count + 1) * alpha < 1 - 1e-9:
@@ -47,7 +47,7 @@ def needed(config: Config) -> int:
     return count
 
 
-def tabulate(config: Config, data: Data, banks: Banks) -> list[tuple[str | float | int | None, ...]]:
+def tabulate(config: RunConfig, data: Data, banks: Banks) -> list[tuple[str | float | int | None, ...]]:
     form = "residual" if "residual" in config.main and ("residual", config.main["residual"]) in banks else "standalone"
     parts = banks[form, config.main[form]]
     rule = rules.get_rule("red" if form == "residual" else "moe")

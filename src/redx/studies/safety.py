@@ -14,7 +14,7 @@ from redx.composition.evaluation import Banks, certify, noisy_weights, predict
 from redx.composition.metrics import wilson_interval
 from redx.composition.parts import Parts
 from redx.composition.rules import true_domain
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.model import Model
@@ -26,7 +26,7 @@ ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
 
 
 def study(
-    config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks], train: bool = True
+    config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks], train: bool = True
 ) -> Study:
     """All findings, of every seed; those that `train` something, of the first alone."""
     facts: dict[str, Any] = {"seeds": list(config.seeds)}
@@ -80,7 +80,7 @@ def square(parts: dict[int, Banks]) -> Table:
 
 
 def price(
-    config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]
+    config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]
 ) -> dict[str, dict[str, float]]:
     """Clean and certified accuracy against α, the mean over the seeds."""
     red, swap = rules.get_rule("red"), noise.get_noise("swap")
@@ -106,7 +106,7 @@ def price(
     return curve
 
 
-def _spoken(config: Config, data: Data, model: Model, alpha: float) -> Tensor:
+def _spoken(config: RunConfig, data: Data, model: Model, alpha: float) -> Tensor:
     return model.experts.speaks(stages.embed(config, model.base, data.test).inputs, alpha)
 
 
@@ -136,7 +136,7 @@ def _mean_of(parts: dict[int, Banks], rule: str) -> float:
     return sum(shares) / max(1, len(shares))
 
 
-def keep_silent(config: Config, data: dict[int, Data], models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
+def keep_silent(config: RunConfig, data: dict[int, Data], models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     """How often each expert speaks out of turn on test, beside what was promised."""
     rows, facts = [], {}
     places = {seed: model.places(data[seed].test.domains) for seed, model in models.items()}
@@ -157,7 +157,7 @@ def keep_silent(config: Config, data: dict[int, Data], models: dict[int, Model])
     return Table("Speaking out of turn", ("α", *names, "mean"), tuple(rows), note), facts
 
 
-def integrate(config: Config, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
+def integrate(config: RunConfig, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
     """What stage 4 would bring, which needs all domains' data in one place; `--integrate` makes it part of a run."""
     train, test = (stages.embed(config, model.base, split) for split in (data.train, data.test))
     training = config.banks["residual/plain"].training

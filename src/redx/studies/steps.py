@@ -14,7 +14,7 @@ from redx.arithmetic.questions import make
 from redx.arithmetic.wording import render, sample
 from redx.composition.evaluation import Banks
 from redx.composition.parts import predicted_classes
-from redx.config import Config
+from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.errors import RedxError
 from redx.findings import Figure, Line, Panel, Study, Table
@@ -36,7 +36,7 @@ class Exam:
     programs: list[Program]
 
 
-def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """The findings of `safety`, then chains: the mean over the seeds."""
     found = safety.study(config, data, models, parts, train=False)  # chains come first, in under two minutes
     count = (2000 if config.study == "full" else 200) // (16 if config.decomposer == "lm" else 1)  # it is slow

@@ -12,7 +12,7 @@ from redx.base import Base
 from redx.composition import certificate, metrics
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
-from redx.config import Bank, Config
+from redx.config import BankConfig, RunConfig
 from redx.data.dataset import Data
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.io.progress import progress
@@ -33,7 +33,7 @@ MIXTURES = {  # rule to what the experiment calls it
 }
 
 
-def study(config: Config, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """All findings: those that need no training from every seed, the ablations from the first."""
     first = config.seeds[0]
     segments, by_rule = by_segment(data[config.seeds[0]], parts)
@@ -94,10 +94,10 @@ def bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     return Table("Proposition 3 measured", columns, tuple(rows), note), facts
 
 
-def ablate(config: Config, base: Base, seed: int) -> list[Table]:
+def ablate(config: RunConfig, base: Base, seed: int) -> list[Table]:
     """The ablations: what makes experts mixable."""
     epochs, counts = (2000, (2, 4, 5, 10, 20, 25, 50)) if config.study == "full" else (200, (2, 10, 50))
-    todo: dict[str, list[tuple[str, str, Bank, int]]] = {}  # title to cases: name, form, bank, number of experts
+    todo: dict[str, list[tuple[str, str, BankConfig, int]]] = {}  # title to cases: name, form, bank, number of experts
     if "residual/residual" in config.banks:
         residual = change(config.banks["residual/residual"], epochs=epochs)
         weaker = ((64, 1.0), (64, 0.1), (64, 0.01), (16, 0.1), (4, 0.1), (1, 0.1))
@@ -134,12 +134,12 @@ def ablate(config: Config, base: Base, seed: int) -> list[Table]:
     return tables
 
 
-def change(bank: Bank, **training: float) -> Bank:
+def change(bank: BankConfig, **training: float) -> BankConfig:
     """The same bank, trained otherwise."""
     return bank.model_copy(update={"training": bank.training.model_copy(update=training)})
 
 
-def mixability(form: str, settings: Bank, count: int, base: Base, seed: int) -> tuple[float, ...]:
+def mixability(form: str, settings: BankConfig, count: int, base: Base, seed: int) -> tuple[float, ...]:
     """Train experts and mix them: accuracy at home, of the mean, under any router; how far an expert errs."""
     data = toy.load(toy.TASKS["toy"].presets["default"], seed, count)
     taught = lessons.teach(data.domains, data.train, Shared(data.train, data.train), data.train)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redx.config import Bank, Config
+from redx.config import BankConfig, RunConfig
 from redx.data.dataset import Data
 from redx.errors import RedxError
 
@@ -22,8 +22,8 @@ class Task:
 
     name: str
     about: str
-    presets: dict[str, Config]
-    load: Callable[[Config, int], Data]  # settings and seed to splits
+    presets: dict[str, RunConfig]
+    load: Callable[[RunConfig, int], Data]  # settings and seed to splits
     read: Callable[[Sequence[Any] | Tensor], Tensor]  # a user's inputs to what the network reads
     study: str | None = None  # module in `redx.studies` with the task's own experiments
     text: bool = False  # whether a user's inputs are texts
@@ -44,7 +44,7 @@ def task(name: str) -> Task:
     return tasks()[name]
 
 
-def preset(name: str, preset: str) -> Config:
+def preset(name: str, preset: str) -> RunConfig:
     """The settings of a task's preset."""
     found = task(name)
     if preset not in found.presets:
@@ -55,7 +55,7 @@ def preset(name: str, preset: str) -> Config:
 MAIN = {"residual": "owned", "standalone": "plain", "pooled": "mlp"}  # what rules without a bank mean
 
 
-def square(plain: Bank, anchored: Bank, head: Bank) -> dict[str, Bank]:
+def square(plain: BankConfig, anchored: BankConfig, head: BankConfig) -> dict[str, BankConfig]:
     """What every report compares: residual and standalone, plain and anchored; the residual also with cut-offs."""
     return {
         "residual/plain": plain,

@@ -12,7 +12,17 @@ from random import Random
 from typing import Any
 
 from redx.arithmetic.questions import HIGH, LOW, OPERAND, RANGES, canonical, domain_of, make
-from redx.config import Bank, Base, Config, Ownership, Questions, Reading, Router, Training, Trunk
+from redx.config import (
+    BankConfig,
+    BaseConfig,
+    OwnershipConfig,
+    QuestionsConfig,
+    ReadingConfig,
+    RouterConfig,
+    RunConfig,
+    TrainingConfig,
+    TrunkConfig,
+)
 from redx.data import splits, tables
 from redx.data.dataset import Data, Split
 from redx.data.text import pack_texts
@@ -22,7 +32,7 @@ SHARES = (0.8, 0.1, 0.1)
 BY_RANGE = tuple(f"range_{low}_{high}" for low, high in RANGES)
 
 
-def load(config: Config, seed: int) -> Data:
+def load(config: RunConfig, seed: int) -> Data:
     """Made by seed, or from a file; 8 : 1 : 1."""
     import torch
 
@@ -46,11 +56,11 @@ def load(config: Config, seed: int) -> Data:
     return Data(train, validation, test, domains, classes, config.questions.split, seen)
 
 
-def by_operation(config: Config) -> bool:
+def by_operation(config: RunConfig) -> bool:
     return config.task == "ops" or (config.task == "steps" and config.questions.experts == "operation")
 
 
-def owner(config: Config, record: dict[str, Any]) -> str:
+def owner(config: RunConfig, record: dict[str, Any]) -> str:
     """Whose question it is; what comes out of range is near one."""
     if by_operation(config):
         return record["operation"]
@@ -68,7 +78,7 @@ def singles() -> list[dict[str, Any]]:
     return records
 
 
-def generate(config: Config, seed: int) -> list[dict[str, Any]]:
+def generate(config: RunConfig, seed: int) -> list[dict[str, Any]]:
     """Questions by seed."""
     wanted = config.questions
     if config.task == "steps":
@@ -82,7 +92,7 @@ def generate(config: Config, seed: int) -> list[dict[str, Any]]:
     return make(config.task, config.limit or wanted.total, seed, **options[config.task])
 
 
-def read_file(config: Config) -> list[dict[str, Any]]:
+def read_file(config: RunConfig) -> list[dict[str, Any]]:
     """A user's own questions: answers 2 to 100, and for `ops` the operation of each."""
 
     def check(record: dict[str, Any]) -> None:
@@ -100,65 +110,65 @@ def read_file(config: Config) -> list[dict[str, Any]]:
     return tables.read_jsonl(Path(config.questions.file or ""), fields, check)[: config.limit]
 
 
-def paper(task: str, preset: str, questions: Questions, training: Training) -> Config:
+def paper(task: str, preset: str, questions: QuestionsConfig, training: TrainingConfig) -> RunConfig:
     """The papers' own recipe: top blocks as trunk, linear heads, low-rank residuals without anchors, stage 4."""
-    linear = Bank(shape="linear", training=training)
-    return Config(
+    linear = BankConfig(shape="linear", training=training)
+    return RunConfig(
         task=task,
         preset=preset,
         backbone="smollm2-135m",
         questions=questions,
-        base=Base(trunk=Trunk(shape="blocks", blocks=2), training=training),
+        base=BaseConfig(trunk=TrunkConfig(shape="blocks", blocks=2), training=training),
         banks={
-            "residual/plain": Bank(shape="lowrank", hidden=0, training=training),
+            "residual/plain": BankConfig(shape="lowrank", hidden=0, training=training),
             "standalone/plain": linear,
             "pooled/linear": linear,
         },
         main={"residual": "plain", "standalone": "plain", "pooled": "linear"},
-        router=Router(training=training),
+        router=RouterConfig(training=training),
         integrate=True,
     )
 
 
-def settings(task: str, preset: str, questions: Questions, epochs: int, base_epochs: int) -> Config:
+def settings(task: str, preset: str, questions: QuestionsConfig, epochs: int, base_epochs: int) -> RunConfig:
     """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
-    training = Training(epochs=epochs, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.1, warmup=0.2)
+    training = TrainingConfig(epochs=epochs, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.1, warmup=0.2)
     pooled = training.model_copy(update={"batch": 256, "virtual_batch": 256})
-    corrected = Bank(shape="lowrank", hidden=128, training=training)
+    corrected = BankConfig(shape="lowrank", hidden=128, training=training)
     anchored = corrected.model_copy(update={"anchor": "truth"})
-    head = Bank(shape="mlp", hidden=128, depth=1, training=training)
+    head = BankConfig(shape="mlp", hidden=128, depth=1, training=training)
     by_class = task in ("addition", "mixed")
-    return Config(
+    return RunConfig(
         task=task,
         preset=preset,
         backbone="smollm2-135m",
         questions=questions,
         decomposer="pointer" if task == "steps" else "none",
-        reading=Reading(blocks=(2,), pooling="tokens"),
-        base=Base(
+        reading=ReadingConfig(blocks=(2,), pooling="tokens"),
+        base=BaseConfig(
             share=0.2 if task == "steps" else 0.1,
-            trunk=Trunk(shape="sum", hidden=192, depth=2),
+            trunk=TrunkConfig(shape="sum", hidden=192, depth=2),
             teach="value",
             training=training.model_copy(update={"epochs": base_epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
         ),
         banks={
             **square(corrected, anchored, head),
-            "pooled/linear": Bank(shape="linear", training=pooled),
-            "pooled/mlp": Bank(shape="mlp", hidden=512, depth=2, training=pooled),
+            "pooled/linear": BankConfig(shape="linear", training=pooled),
+            "pooled/mlp": BankConfig(shape="mlp", hidden=512, depth=2, training=pooled),
         },
         main=MAIN,
-        ownership=Ownership(
+        ownership=OwnershipConfig(
             alpha=0.001 if task == "mixed" else 0.01,  # few validation questions support no smaller one
             score="classes" if by_class else "binary",
             bank=anchored if by_class else head,
         ),
-        router=Router(training=training),
+        router=RouterConfig(training=training),
     )
 
 
-CHAINS = Questions(split="random")
-SMALL, LARGE = Questions(total=25_000), Questions(total=80_000, operators=3)
-EIGHT = Training(
+CHAINS = QuestionsConfig(split="random")
+SMALL, LARGE = QuestionsConfig(total=25_000), QuestionsConfig(total=80_000, operators=3)
+EIGHT = TrainingConfig(
     epochs=8,
     batch=16,
     virtual_batch=128,
@@ -168,12 +178,12 @@ EIGHT = Training(
     schedule="constant",
     precision="float16",
 )
-SIXTY = Training(
+SIXTY = TrainingConfig(
     epochs=60, batch=16, virtual_batch=64, lr=1e-4, weight_decay=0.01, warmup=0, schedule="constant", patience=3
 )
 
 
-def offer(name: str, about: str, questions: Questions, study: str = "arithmetic") -> Task:
+def offer(name: str, about: str, questions: QuestionsConfig, study: str = "arithmetic") -> Task:
     presets = {
         # redx run addition --preset quick: to see everything once.
         "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4, 64),
@@ -191,6 +201,6 @@ def offer(name: str, about: str, questions: Questions, study: str = "arithmetic"
 TASKS = {
     "addition": offer("addition", "Sums of two numbers in words, an expert for each range of answers.", SMALL),
     "mixed": offer("mixed", "Additions and subtractions of two to four numbers, an expert for each range.", LARGE),
-    "ops": offer("ops", "One addition or subtraction, an expert for each operation.", Questions(total=40_000)),
+    "ops": offer("ops", "One addition or subtraction, an expert for each operation.", QuestionsConfig(total=40_000)),
     "steps": offer("steps", "Chains of steps: a decomposer finds them, experts solve them.", CHAINS, study="steps"),
 }

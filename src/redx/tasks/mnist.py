@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redx import fetch
-from redx.config import Bank, Base, Config, Ownership, Router, Training
+from redx.config import BankConfig, BaseConfig, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
 from redx.seeding import generator
@@ -20,7 +20,7 @@ DOMAINS = ("0-1", "2-3", "4-5", "6-7", "8-9")
 VALIDATION = 6000
 
 
-def load(config: Config, seed: int) -> Data:
+def load(config: RunConfig, seed: int) -> Data:
     """54,000 / 6,000 / 10,000 images; the first two by seed, stratified by domain; a limit shortens all three alike."""
     import torch
 
@@ -79,37 +79,37 @@ def read(inputs: Sequence[Any] | Tensor) -> Tensor:
     return images
 
 
-def paper() -> Config:
+def paper() -> RunConfig:
     """The papers' own recipe: a small base, linear corrections to the logits at scale 0.1, no anchors."""
-    training = Training(epochs=30, lr=1e-3, patience=3, warmup=0, schedule="constant")
-    linear = Bank(shape="linear", training=training)
-    return Config(
+    training = TrainingConfig(epochs=30, lr=1e-3, patience=3, warmup=0, schedule="constant")
+    linear = BankConfig(shape="linear", training=training)
+    return RunConfig(
         task="mnist",
         preset="paper",
         seeds=(42,),
         backbone="cnn-small",
-        base=Base(training=training.model_copy(update={"epochs": 2, "patience": None})),
+        base=BaseConfig(training=training.model_copy(update={"epochs": 2, "patience": None})),
         banks={
-            "residual/plain": Bank(shape="linear", scale=0.1, training=training.model_copy(update={"lr": 3e-3})),
+            "residual/plain": BankConfig(shape="linear", scale=0.1, training=training.model_copy(update={"lr": 3e-3})),
             "standalone/plain": linear,
             "pooled/linear": linear,
         },
         main={"residual": "plain", "standalone": "plain", "pooled": "linear"},
-        router=Router(shape="linear", training=training),
+        router=RouterConfig(shape="linear", training=training),
     )
 
 
-def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
+def settings(preset: str, backbone: str, base: BaseConfig, epochs: int) -> RunConfig:
     """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads.
 
     The choices are the best of the grid in benchmarks/tune_mnist.py, which docs/mnist.md shows.
     """
-    training = Training(epochs=epochs, batch=256, virtual_batch=256, lr=2e-3, weight_decay=1e-2, warmup=0.1)
-    corrected = Bank(shape="lowrank", hidden=64, dropout=0.3, training=training)
+    training = TrainingConfig(epochs=epochs, batch=256, virtual_batch=256, lr=2e-3, weight_decay=1e-2, warmup=0.1)
+    corrected = BankConfig(shape="lowrank", hidden=64, dropout=0.3, training=training)
     anchored = corrected.model_copy(update={"anchor": "margin", "anchor_weight": 1.0, "smoothing": 0.003})
-    head = Bank(shape="mlp", hidden=128, depth=1, training=training.model_copy(update={"lr": 1e-3}))
-    linear = Bank(shape="linear", dropout=0.3, training=training.model_copy(update={"lr": 5e-3}))
-    return Config(
+    head = BankConfig(shape="mlp", hidden=128, depth=1, training=training.model_copy(update={"lr": 1e-3}))
+    linear = BankConfig(shape="linear", dropout=0.3, training=training.model_copy(update={"lr": 5e-3}))
+    return RunConfig(
         task="mnist",
         preset=preset,
         backbone=backbone,
@@ -118,21 +118,21 @@ def settings(preset: str, backbone: str, base: Base, epochs: int) -> Config:
             **square(corrected, anchored, head),
             "standalone/linear": linear,
             "pooled/linear": linear,
-            "pooled/mlp": Bank(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
+            "pooled/mlp": BankConfig(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
         main=MAIN,
-        ownership=Ownership(
+        ownership=OwnershipConfig(
             contradict=True, bank=corrected.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
         ),
-        router=Router(dropout=0.3, training=training),
+        router=RouterConfig(dropout=0.3, training=training),
     )
 
 
-strong = Base(
+strong = BaseConfig(
     augment=True,
     copies=5,
     dropout=0.4,
-    training=Training(epochs=36, batch=64, virtual_batch=64, lr=3e-3, weight_decay=1e-2, warmup=0.2),
+    training=TrainingConfig(epochs=36, batch=64, virtual_batch=64, lr=3e-3, weight_decay=1e-2, warmup=0.2),
 )
 TASKS = {
     "mnist": Task(
@@ -140,7 +140,7 @@ TASKS = {
         "MNIST in five label-pair domains: experts trained apart, recomposed, proven against any router.",
         {
             # redx run mnist --preset quick: a minute; base 0.96, red at least the base under any router.
-            "quick": settings("quick", "cnn-small", Base(training=Training(epochs=4)), 3),
+            "quick": settings("quick", "cnn-small", BaseConfig(training=TrainingConfig(epochs=4)), 3),
             # redx run mnist: under four minutes a seed on two cores; base 0.993, red 0.994, any router 0.992.
             "default": settings("default", "cnn", strong, 20),
             # redx run mnist --preset paper: two minutes; base 0.949, red 0.956, any router 0.09.

@@ -11,7 +11,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redx.config import Bank, Base, Config, Ownership, Reading, Router, Table, Training, Trunk
+from redx.config import (
+    BankConfig,
+    BaseConfig,
+    OwnershipConfig,
+    ReadingConfig,
+    RouterConfig,
+    RunConfig,
+    TableConfig,
+    TrainingConfig,
+    TrunkConfig,
+)
 from redx.data import arrays, clusters, splits, tables
 from redx.data.dataset import Data, Split
 from redx.data.splits import split_by_domain
@@ -43,7 +53,7 @@ PARTS = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev"
 RESERVED = {"", "all", "pooled", "router"}  # names that mean something else in a run folder
 
 
-def load_texts(config: Config, seed: int) -> Data:
+def load_texts(config: RunConfig, seed: int) -> Data:
     """A table of texts: rows to splits."""
     table = _table(config)
     if table.domain and table.clusters:
@@ -70,7 +80,7 @@ def load_texts(config: Config, seed: int) -> Data:
     return assemble(config, seed, pack_texts(words), labels, domains, parts, words)
 
 
-def load_features(config: Config, seed: int) -> Data:
+def load_features(config: RunConfig, seed: int) -> Data:
     """Arrays of features: `x` (N, D), `y` (N,), and where there are any `domain` (N,) and `split` (N,)."""
     import torch
 
@@ -106,7 +116,7 @@ def load_features(config: Config, seed: int) -> Data:
 
 
 def assemble(
-    config: Config,
+    config: RunConfig,
     seed: int,
     inputs: Tensor,
     labels: Sequence[str],
@@ -167,7 +177,7 @@ def folders(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(made)
 
 
-def _table(config: Config) -> Table:
+def _table(config: RunConfig) -> TableConfig:
     if config.table is None or config.table.file is None:
         raise RedxError(f"Task '{config.task}' reads your own examples; give their file with --data FILE.")
     return config.table
@@ -180,7 +190,7 @@ def _check(path: Path, labels: Sequence[str]) -> None:
         raise RedxError(f"All examples of {path} have the label '{labels[0]}'; there must be two labels to tell apart.")
 
 
-def _check_anchors(config: Config, data: Data, names: Sequence[str], seed: int) -> None:
+def _check_anchors(config: RunConfig, data: Data, names: Sequence[str], seed: int) -> None:
     """Every expert needs shared examples outside its domain."""
     from redx.lessons import share
 
@@ -209,7 +219,7 @@ def _given(parts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
     return train, validation, test
 
 
-def _encode(config: Config, words: Sequence[str]) -> Tensor:
+def _encode(config: RunConfig, words: Sequence[str]) -> Tensor:
     """Texts as points on a sphere, by the frozen part of the backbone: (N, D)."""
     from redx import pretrained
     from redx.prefix import Prefix
@@ -248,40 +258,40 @@ def read_features(inputs: Sequence[Any] | Tensor) -> Tensor:
     return x
 
 
-def settings(task: str, preset: str, table: Table, epochs: int) -> Config:
+def settings(task: str, preset: str, table: TableConfig, epochs: int) -> RunConfig:
     """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads."""
-    training = Training(epochs=epochs, batch=64, virtual_batch=64, lr=2e-3, weight_decay=0.1, warmup=0.1)
-    corrected = Bank(shape="lowrank", hidden=32, dropout=0.2, training=training)
+    training = TrainingConfig(epochs=epochs, batch=64, virtual_batch=64, lr=2e-3, weight_decay=0.1, warmup=0.1)
+    corrected = BankConfig(shape="lowrank", hidden=32, dropout=0.2, training=training)
     anchored = corrected.model_copy(update={"anchor": "margin"})
-    head = Bank(shape="mlp", hidden=64, depth=1, dropout=0.2, training=training)
-    linear = Bank(shape="linear", dropout=0.2, training=training)
+    head = BankConfig(shape="mlp", hidden=64, depth=1, dropout=0.2, training=training)
+    linear = BankConfig(shape="linear", dropout=0.2, training=training)
     given = task == "features"
-    return Config(
+    return RunConfig(
         task=task,
         preset=preset,
         backbone="features" if given else "minilm-l6",
         table=table,
-        reading=Reading(blocks=(-1,), pooling="mean", tokens=None if given else 256),
-        base=Base(
+        reading=ReadingConfig(blocks=(-1,), pooling="mean", tokens=None if given else 256),
+        base=BaseConfig(
             share=0.2,
             least=3,
-            trunk=Trunk(shape="mlp" if given else "linear", hidden=128, depth=1),
+            trunk=TrunkConfig(shape="mlp" if given else "linear", hidden=128, depth=1),
             dropout=0.2,
             training=training.model_copy(update={"epochs": 2 * epochs}),
         ),
         banks={
             **square(corrected, anchored, head),
             "pooled/linear": linear,
-            "pooled/mlp": Bank(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
+            "pooled/mlp": BankConfig(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
         },
         main=MAIN,
         # few validation examples support no smaller α; nobody stops early here, so nearly all of them are for cut-offs
-        ownership=Ownership(alpha=0.05, score="binary", calibration=0.9, bank=head),
-        router=Router(hidden=128, dropout=0.2, training=training),
+        ownership=OwnershipConfig(alpha=0.05, score="binary", calibration=0.9, bank=head),
+        router=RouterConfig(hidden=128, dropout=0.2, training=training),
     )
 
 
-TEXTS, ARRAYS = Table(), Table(text="x", label="y", domain="domain", split="split")
+TEXTS, ARRAYS = TableConfig(), TableConfig(text="x", label="y", domain="domain", split="split")
 
 
 TASKS = {

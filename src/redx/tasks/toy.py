@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from redx.config import Bank, Config, Router, Training
+from redx.config import BankConfig, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
 from redx.tasks import Task
@@ -60,7 +60,7 @@ def split(count: int) -> Split:
     return Split(read(numbers), numbers.sum(1), domains)
 
 
-def load(config: Config, seed: int, count: int = 5) -> Data:
+def load(config: RunConfig, seed: int, count: int = 5) -> Data:
     """Every pair is trained and tested on, as in the papers: the toy asks about interference, not generalisation."""
     import torch
 
@@ -70,33 +70,35 @@ def load(config: Config, seed: int, count: int = 5) -> Data:
     return Data(every, every, every, names, (), "random", seen_in_train=1.0, unit=UNIT, given_base=base)
 
 
-def settings(task: str, banks: Sequence[str], preset: str, epochs: int) -> Config:
+def settings(task: str, banks: Sequence[str], preset: str, epochs: int) -> RunConfig:
     """Full-batch training: a step sees all 400 pairs of a segment."""
-    training = Training(epochs=epochs, batch=400, virtual_batch=400, lr=1e-2, weight_decay=0.0)
+    training = TrainingConfig(epochs=epochs, batch=400, virtual_batch=400, lr=1e-2, weight_decay=0.0)
     fast = training.model_copy(update={"lr": 5e-2})
     small = training.model_copy(update={"weight_decay": 0.1})
     mlp = {"shape": "mlp", "hidden": 64, "depth": 2, "activation": "relu"}
     every = {
-        "standalone/linear": Bank(shape="linear", standardise=True, training=fast),
-        "standalone/mlp": Bank(training=training, **mlp),
-        "residual/residual": Bank(scale=0.1, training=small, **mlp),
+        "standalone/linear": BankConfig(shape="linear", standardise=True, training=fast),
+        "standalone/mlp": BankConfig(training=training, **mlp),
+        "residual/residual": BankConfig(scale=0.1, training=small, **mlp),
     }
     chosen = {key: every[key] for key in banks}
     pooled = {key.replace("standalone", "pooled"): pool(bank) for key, bank in chosen.items() if "standalone" in key}
     main = dict(key.split("/") for key in chosen | pooled)
-    return Config(
+    return RunConfig(
         task=task,
         preset=preset,
         threads=1,
         banks=chosen | pooled,
         main=main | ({"averaged": main["standalone"]} if pooled else {}),
         average=True,
-        router=Router(training=Training(epochs=max(1, epochs // 20), batch=400, virtual_batch=400, lr=1e-2)),
+        router=RouterConfig(
+            training=TrainingConfig(epochs=max(1, epochs // 20), batch=400, virtual_batch=400, lr=1e-2)
+        ),
         study="full" if preset == "default" else "quick",
     )
 
 
-def pool(bank: Bank) -> Bank:
+def pool(bank: BankConfig) -> BankConfig:
     """The same head for all segments together: a step sees all 2,000 pairs, so it takes as many steps as an expert."""
     return bank.model_copy(update={"training": bank.training.model_copy(update={"batch": 2000, "virtual_batch": 2000})})
 
