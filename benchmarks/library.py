@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 
 import redx
-from redx import experts
-from redx.base import build
-from redx.library import Expert, Library
-from redx.model import Model
-from redx.routers import Router
+from redx.models import banks
+from redx.models.banks import build_bank
+from redx.models.composed import Model
+from redx.models.expert import Expert
+from redx.models.library import ExpertLibrary
+from redx.models.router import NetworkRouter
 from redx.seeding import generator
 
 BATCH, TOP = 64, 2
@@ -79,17 +80,17 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         names = [f"expert {number}" for number in range(count)]
         for name in names:
-            bank = build(settings, 1, model.base)
-            experts.initialise(bank, [generator(0, name)])
-            tensors = {f"{key}.{part}": value for part, value in experts.split(bank)[0].items()}
+            bank = build_bank(settings, 1, model.base)
+            banks.initialise_bank(bank, [generator(0, name)])
+            tensors = {f"{key}.{part}": value for part, value in banks.split_bank(bank)[0].items()}
             Expert({"domain": name, "banks": {key: settings.model_dump(mode="json")}}, tensors).save(
                 Path(scratch, name)
             )
         before = _memory()
         began = time.perf_counter()
         found = {name: Expert.at(Path(scratch, name)) for name in names}
-        library = Library(found, model.base, {key: settings}, model.experts.ownership)
-        router = Router(model.base.width, count)
+        library = ExpertLibrary(found, model.base, {key: settings}, model.experts.ownership)
+        router = NetworkRouter(model.base.width, count)
         router.standardise(model.base.embed(model.read(inputs)))
         torch.nn.init.normal_(router.layers[-1].weight, generator=generator(0, "router"))  # pyright: ignore[reportArgumentType]
         facts = dataclasses.replace(model.facts, routed=library.names)

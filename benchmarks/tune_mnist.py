@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-from redx import encoders, experts, lessons, stages
-from redx.base import Base
+from redx import lessons, stages
 from redx.composition import certificate, noise, rules
 from redx.composition.evaluation import certify, noisy_weights, predict, tally
 from redx.composition.parts import Parts
@@ -21,9 +20,10 @@ from redx.config import BankConfig, OwnershipConfig, RunConfig
 from redx.data.dataset import Data, Split
 from redx.io import files
 from redx.lessons import Shared
-from redx.library import Owner
-from redx.ownership import out_of_turn
-from redx.routers import Router
+from redx.models import banks, encoder
+from redx.models.base import Base
+from redx.models.ownership import OwnershipScorer, false_activation_rate
+from redx.models.router import NetworkRouter
 from redx.seeding import generator
 from redx.tasks import task
 
@@ -75,7 +75,9 @@ class Bench:
     def __init__(self, run: Path, seed: int) -> None:
         self.config, self.seed = task("mnist").presets["default"], seed
         data = task("mnist").load(self.config, seed)
-        self.base = Base.of(files.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoders.build(self.config))
+        self.base = Base.of(
+            files.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoder.build_encoder(self.config)
+        )
         train = stages.embed(self.config, self.base, data.train)
         validation = stages.embed(self.config, self.base, data.validation)
         choose, calibrate = lessons.halve(data, self.config.ownership.calibration, seed)
@@ -94,7 +96,7 @@ class Bench:
 
     def _gates(self, data: Data) -> torch.Tensor:
         tensors = stages.train_router(self.config, data.domains, self.train, self.check, self.seed)
-        router = Router(self.base.width, len(data.domains), self.config.router.shape, self.config.router.hidden)
+        router = NetworkRouter(self.base.width, len(data.domains), self.config.router.shape, self.config.router.hidden)
         router.load_state_dict(tensors)
         with torch.no_grad():
             return router(self.test.inputs)
@@ -106,7 +108,7 @@ class Bench:
             self.files[key] = stages.train_ownership(scoring, self.lessons, self.base, self.seed)
         spoken = []
         for lesson, file in zip(self.lessons, self.files[key], strict=True):
-            owner = Owner(settings, file, self.base)
+            owner = OwnershipScorer(settings, file, self.base)
             owner.calibration = owner.scores(lesson.calibration.inputs)
             spoken.append(owner.speaks(self.test.inputs, settings.alpha))
         return torch.stack(spoken, 1)
@@ -115,7 +117,7 @@ class Bench:
         pooled = [lessons.Lesson("pooled", self.train, self.train, self.check, self.check)]
         taught = pooled if key.startswith("pooled") else self.lessons
         bank = stages.train_bank(key, settings, taught, self.base, self.seed, 1.0)
-        return experts.speak(bank, self.test.inputs)
+        return banks.run_bank(bank, self.test.inputs)
 
     def figures(self, key: str, settings: BankConfig) -> dict[str, float]:
         said = self.said(key, settings)
@@ -137,7 +139,7 @@ class Bench:
             "sum owned": right("sum", parts),
             "wrong owned": float((predict(red, parts, noisy) == parts.labels).double().mean()),
             "any router owned": worst(parts),
-            "out of turn": float(out_of_turn(spoken, parts.domains).mean()),
+            "out of turn": float(false_activation_rate(spoken, parts.domains).mean()),
             "ece base": tally(rules.get_rule("base"), parts, names).compute()["ece"] or 0.0,
             "ece owned": tally(red, parts, names).compute()["ece"] or 0.0,
         }

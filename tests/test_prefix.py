@@ -14,10 +14,10 @@ from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
 import tiny_lm
-from redx import prefix as prefixes
 from redx.errors import RedxError
-from redx.prefix import Pooling, Prefix
-from redx.pretrained import folder as pretrained
+from redx.models.backbones import language
+from redx.models.backbones.hub import model_folder as pretrained
+from redx.models.backbones.language import FrozenLM, Pooling
 
 TEXTS = ["1+2=?", "What is 37 plus 12?", "a", "2+2=?", "What is 11 plus 12?", "no", "1+2=?"]
 
@@ -53,7 +53,7 @@ def plain(folder: Path, text: str) -> list[Tensor]:
     return [state[0] for state in found]  # (T, D) each
 
 
-def one_by_one(prefix: Prefix, texts: list[str]) -> dict[str, Tensor]:
+def one_by_one(prefix: FrozenLM, texts: list[str]) -> dict[str, Tensor]:
     return {text: rows for each in texts for batch in prefix.encode([each]) for text, rows in batch}
 
 
@@ -61,7 +61,7 @@ def one_by_one(prefix: Prefix, texts: list[str]) -> dict[str, Tensor]:
 @pytest.mark.parametrize("block", [0, 1, 2, 3, -1, -2, -3])
 def test_every_block_is_that_of_the_plain_model(kind: str, block: int, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(kind)
-    prefix = Prefix(folder, (block,), "tokens")
+    prefix = FrozenLM(folder, (block,), "tokens")
     for text in TEXTS[:3]:
         expected = plain(folder, text)[block]
         torch.testing.assert_close(prefix.read([text])[0], expected, atol=1e-5, rtol=1e-5)
@@ -70,7 +70,7 @@ def test_every_block_is_that_of_the_plain_model(kind: str, block: int, request: 
 def test_the_last_block_is_raw(qwen: Path) -> None:
     with torch.no_grad():
         normed = AutoModel.from_pretrained(qwen).eval()(input_ids=torch.tensor([[3, 4, 5]])).last_hidden_state[0]
-    prefix = Prefix(qwen, (-1,), "tokens")
+    prefix = FrozenLM(qwen, (-1,), "tokens")
     assert (prefix._run(torch.tensor([[3, 4, 5]]))[0] - normed).abs().max() > 0.1
 
 
@@ -82,7 +82,7 @@ def test_poolings_and_several_blocks(kind: str, request: pytest.FixtureRequest) 
     expected = {"mean": rows.mean(0), "last": rows[-1], "both": torch.cat([rows.mean(0), rows[-1]]), "tokens": rows}
     pooling: Pooling
     for pooling in ("mean", "last", "both", "tokens"):
-        prefix = Prefix(folder, (3, 1), pooling)
+        prefix = FrozenLM(folder, (3, 1), pooling)
         found = prefix.read([TEXTS[1]])[0]
         assert prefix.width == found.shape[-1] == (128 if pooling == "both" else 64)
         torch.testing.assert_close(found, expected[pooling], atol=1e-5, rtol=1e-5)
@@ -90,7 +90,7 @@ def test_poolings_and_several_blocks(kind: str, request: pytest.FixtureRequest) 
 
 @pytest.mark.parametrize("kind", ["qwen", "bert"])
 def test_a_batch_is_one_by_one(kind: str, request: pytest.FixtureRequest) -> None:
-    prefix = Prefix(request.getfixturevalue(kind), (2,), "tokens")
+    prefix = FrozenLM(request.getfixturevalue(kind), (2,), "tokens")
     single = one_by_one(prefix, TEXTS)
     extra = kind == "bert"  # its [CLS]
     together = prefix.read(TEXTS)
@@ -104,9 +104,9 @@ def test_a_batch_is_one_by_one(kind: str, request: pytest.FixtureRequest) -> Non
 
 def test_small_batches_are_large_batches(qwen: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [f"{a}+{b}=?" for a in range(9) for b in range(9)]
-    large = Prefix(qwen, (2,), "mean").read(texts)
-    monkeypatch.setattr(prefixes, "TOKENS", 12)
-    prefix = Prefix(qwen, (2,), "mean")
+    large = FrozenLM(qwen, (2,), "mean").read(texts)
+    monkeypatch.setattr(language, "TOKENS", 12)
+    prefix = FrozenLM(qwen, (2,), "mean")
     assert {len(batch) for batch in prefix.encode(texts)} == {2, 1}
     torch.testing.assert_close(prefix.read(texts), large, atol=1e-5, rtol=1e-5)
 
@@ -114,13 +114,13 @@ def test_small_batches_are_large_batches(qwen: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(("block", "layers"), [(0, 1), (1, 1), (2, 2), (-1, 3)])
 def test_only_the_blocks_needed_are_loaded(qwen: Path, bert: Path, block: int, layers: int) -> None:
     for folder, path in ((qwen, "layers"), (bert, "encoder.layer")):
-        prefix = Prefix(folder, (block,), "last")
+        prefix = FrozenLM(folder, (block,), "last")
         assert len(list(prefix.model.get_submodule(path).children())) == layers
         assert prefix.config.num_hidden_layers == 3
 
 
 def test_loading_is_silent(qwen: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    Prefix(qwen, (1,), "last").read(["a"])
+    FrozenLM(qwen, (1,), "last").read(["a"])
     assert capfd.readouterr() == ("", "")
 
 
@@ -129,7 +129,7 @@ def test_loading_is_silent(qwen: Path, capfd: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.parametrize("pooling", ["mean", "tokens"])
 def test_once_for_each_distinct_text_and_the_same_from_the_cache(qwen: Path, pooling: Pooling) -> None:
-    first = Prefix(qwen, (2,), pooling)
+    first = FrozenLM(qwen, (2,), pooling)
     fresh = first.read(TEXTS)
     assert first.forwards == 6
     assert not list(first.shelf.folder.glob("*"))  # `read` keeps nothing
@@ -139,7 +139,7 @@ def test_once_for_each_distinct_text_and_the_same_from_the_cache(qwen: Path, poo
     stored = first.read(TEXTS)
     assert first.forwards == 12
     torch.testing.assert_close(stored, fresh, atol=1e-5, rtol=1e-5)
-    second = Prefix(qwen, (2,), pooling)
+    second = FrozenLM(qwen, (2,), pooling)
     assert torch.equal(second.read(TEXTS), stored)
     second.prepare(TEXTS)
     assert second.forwards == 0
@@ -148,12 +148,12 @@ def test_once_for_each_distinct_text_and_the_same_from_the_cache(qwen: Path, poo
     assert second.forwards == 1
 
 
-def _widen(rows: Tensor, prefix: Prefix) -> Tensor:
+def _widen(rows: Tensor, prefix: FrozenLM) -> Tensor:
     return rows if prefix.pooling != "tokens" else rows[:, : max(map(len, TEXTS))]
 
 
 def test_features_can_be_trained_on(qwen: Path) -> None:
-    prefix = Prefix(qwen, (1,), "mean")
+    prefix = FrozenLM(qwen, (1,), "mean")
     prefix.prepare(TEXTS[:2])
     for texts in (TEXTS[:2], TEXTS, TEXTS[5:6]):
         layer = torch.nn.Linear(32, 1)
@@ -162,21 +162,21 @@ def test_features_can_be_trained_on(qwen: Path) -> None:
 
 
 def test_nothing_to_read(qwen: Path) -> None:
-    assert Prefix(qwen, (1,), "mean").read([]).shape == (0, 32)
-    assert Prefix(qwen, (1,), "tokens").read([]).shape == (0, 0, 32)
-    Prefix(qwen, (1,), "mean").prepare([])
+    assert FrozenLM(qwen, (1,), "mean").read([]).shape == (0, 32)
+    assert FrozenLM(qwen, (1,), "tokens").read([]).shape == (0, 0, 32)
+    FrozenLM(qwen, (1,), "mean").prepare([])
 
 
 def test_killed_and_continued_ends_with_the_same_bits(
     qwen: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(prefixes, "TOKENS", 37)
+    monkeypatch.setattr(language, "TOKENS", 37)
     texts = [f"{a}+{b}=?" for a in range(0, 20, 3) for b in range(20)]
-    prefix = Prefix(qwen, (3,), "both")
+    prefix = FrozenLM(qwen, (3,), "both")
     prefix.prepare(texts)
     whole = prefix.read(texts)
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "other"))
-    broken = Prefix(qwen, (3,), "both")
+    broken = FrozenLM(qwen, (3,), "both")
     run, calls = broken._run, iter(range(7))
 
     def until(tokens: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ def test_killed_and_continued_ends_with_the_same_bits(
     monkeypatch.setattr(broken, "_run", until)
     with pytest.raises(KeyboardInterrupt):
         broken.prepare(texts)
-    again = Prefix(qwen, (3,), "both")
+    again = FrozenLM(qwen, (3,), "both")
     again.prepare(texts)
     assert again.forwards == len(texts) - broken.forwards < len(texts)
     assert torch.equal(again.read(texts), whole)
@@ -196,31 +196,31 @@ def test_killed_and_continued_ends_with_the_same_bits(
 def test_other_settings_are_other_folders(qwen: Path, tmp_path: Path) -> None:
     other = tiny_lm.qwen3(tmp_path / "qwen", seed=1)
     same = shutil.copytree(qwen, tmp_path / "copy")
-    base = Prefix(qwen, (1,), "mean").shelf.folder
-    assert base == Prefix(same, (-3,), "mean").shelf.folder
+    base = FrozenLM(qwen, (1,), "mean").shelf.folder
+    assert base == FrozenLM(same, (-3,), "mean").shelf.folder
     different = {
-        Prefix(other, (1,), "mean").shelf.folder,
-        Prefix(qwen, (2,), "mean").shelf.folder,
-        Prefix(qwen, (1, 2), "mean").shelf.folder,
-        Prefix(qwen, (1,), "last").shelf.folder,
-        Prefix(qwen, (1,), "mean", "bfloat16").shelf.folder,
+        FrozenLM(other, (1,), "mean").shelf.folder,
+        FrozenLM(qwen, (2,), "mean").shelf.folder,
+        FrozenLM(qwen, (1, 2), "mean").shelf.folder,
+        FrozenLM(qwen, (1,), "last").shelf.folder,
+        FrozenLM(qwen, (1,), "mean", "bfloat16").shelf.folder,
     }
     assert len(different | {base}) == 6
 
 
 def test_a_cache_of_another_backbone_is_refused(qwen: Path, tmp_path: Path) -> None:
-    ours, theirs = Prefix(qwen, (1,), "mean"), Prefix(tiny_lm.qwen3(tmp_path / "qwen", seed=1), (1,), "mean")
+    ours, theirs = FrozenLM(qwen, (1,), "mean"), FrozenLM(tiny_lm.qwen3(tmp_path / "qwen", seed=1), (1,), "mean")
     theirs.prepare(["a"])
     about = json.loads((theirs.shelf.folder / "about.json").read_text())
     assert about["backbone"] == "qwen"
     theirs.shelf.folder.rename(theirs.shelf.folder.with_name(ours.shelf.folder.name))
     with pytest.raises(RedxError, match=r"another backbone \(fingerprint differ\); delete .* `redx cache clear`"):
-        Prefix(qwen, (1,), "mean").read(["a"])
+        FrozenLM(qwen, (1,), "mean").read(["a"])
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_half_precision_is_near_or_refused(qwen: Path, precision: Any) -> None:
-    prefix = Prefix(qwen, (2,), "mean", precision)
+    prefix = FrozenLM(qwen, (2,), "mean", precision)
     try:
         rows = prefix.read(TEXTS)
     except RedxError as error:  # some virtual machines announce AMX and kill whoever uses it
@@ -228,7 +228,7 @@ def test_half_precision_is_near_or_refused(qwen: Path, precision: Any) -> None:
         assert "ONEDNN_MAX_CPU_ISA" in str(error)  # noqa: PT017
     else:
         assert rows.dtype == torch.float32
-        torch.testing.assert_close(rows, Prefix(qwen, (2,), "mean").read(TEXTS), atol=0.05, rtol=0.05)
+        torch.testing.assert_close(rows, FrozenLM(qwen, (2,), "mean").read(TEXTS), atol=0.05, rtol=0.05)
 
 
 # --- what is refused
@@ -248,7 +248,7 @@ def test_half_precision_is_near_or_refused(qwen: Path, precision: Any) -> None:
     ],
 )
 def test_bad_texts(qwen: Path, text: Any, told: str) -> None:
-    prefix = Prefix(qwen, (1,), "mean")
+    prefix = FrozenLM(qwen, (1,), "mean")
     for call in (prefix.read, prefix.prepare):
         with pytest.raises(RedxError, match=told) as error:
             call(["fine", text])
@@ -259,13 +259,13 @@ def test_bad_texts(qwen: Path, text: Any, told: str) -> None:
 
 @pytest.mark.parametrize("text", ["x" * 256, "é ∑ 😀", "[PAD]", "<|im_end|>"])
 def test_odd_texts_are_read(qwen: Path, text: str) -> None:
-    assert Prefix(qwen, (1,), "mean").read([text]).isfinite().all()
+    assert FrozenLM(qwen, (1,), "mean").read([text]).isfinite().all()
 
 
 @pytest.mark.parametrize("blocks", [(), (4,), (-4,), (1, 9)])
 def test_blocks_that_are_not_there(qwen: Path, blocks: tuple[int, ...]) -> None:
     with pytest.raises(RedxError, match=r"has no blocks \(.*\); choose one or more of 1\.\.3"):
-        Prefix(qwen, blocks, "mean")
+        FrozenLM(qwen, blocks, "mean")
 
 
 def damage(folder: Path, how: str) -> None:
@@ -296,13 +296,13 @@ def test_bad_folders(qwen: Path, tmp_path: Path, how: str, told: str) -> None:
     folder = shutil.copytree(qwen, tmp_path / "bad")
     damage(folder, how)
     with pytest.raises(RedxError, match=told) as error:
-        Prefix(folder, (2,), "mean").read(["a"])
+        FrozenLM(folder, (2,), "mean").read(["a"])
     assert "\n" not in str(error.value)
 
 
 def test_an_unknown_device(qwen: Path) -> None:
     with pytest.raises(RedxError, match="cannot be loaded"):
-        Prefix(qwen, (1,), "mean", device="nowhere").read(["a"])
+        FrozenLM(qwen, (1,), "mean", device="nowhere").read(["a"])
 
 
 # --- the real thing
@@ -317,7 +317,7 @@ def smollm(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
 def test_smollm_reads_questions(smollm: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     monkeypatch.setenv("REDX_CACHE", str(cache))
     questions = ["What is 137 plus 12?", "What is 137 plus 12?", "What is 8 times 7?", "37 + 12 ="]
-    prefix = Prefix(smollm, (4, 2), "both")
+    prefix = FrozenLM(smollm, (4, 2), "both")
     assert prefix.width == 4 * 576
     tokens = prefix.tokenizer.tokenize(questions[0])
     assert tokens == ["What", "Ġis", "Ġ", "1", "3", "7", "Ġplus", "Ġ", "1", "2", "?"]

@@ -18,13 +18,15 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 
 import tiny_lm
-from redx import pretrained
 from redx.errors import RedxError
 from redx.io.download import Digest, SourceError
-from redx.pretrained import Embedded, fingerprint, folder
+from redx.models.backbones import hub
+from redx.models.backbones.hub import EmbeddedModel, hash_model, model_folder
 
 CONTENT = b"GGUF and so on" * 1000
-SOURCE = Embedded("some-model==1.0", "some/model.gguf", Digest("sha256", hashlib.sha256(CONTENT).hexdigest()), 10**5)
+SOURCE = EmbeddedModel(
+    "some-model==1.0", "some/model.gguf", Digest("sha256", hashlib.sha256(CONTENT).hexdigest()), 10**5
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +72,9 @@ class World:
 def world(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     made = World(tiny, tmp_path / "cache" / "backbones")
-    monkeypatch.setitem(pretrained.EMBEDDED, "some", SOURCE)
-    monkeypatch.setattr(pretrained, "call", made.call)
-    monkeypatch.setattr(pretrained, "_convert", made.convert)
+    monkeypatch.setitem(hub.EMBEDDED, "some", SOURCE)
+    monkeypatch.setattr(hub, "call", made.call)
+    monkeypatch.setattr(hub, "_convert", made.convert)
     return made
 
 
@@ -80,19 +82,19 @@ def world(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def test_made_once(world: World) -> None:
-    assert folder("some") == world.target
-    assert folder("some") == world.target
+    assert model_folder("some") == world.target
+    assert model_folder("some") == world.target
     assert world.calls == 1
     assert [path.name for path in world.target.parent.iterdir()] == ["some"]  # no gguf, no scratch
     note = json.loads((world.target / "redx.json").read_text())
     assert note["sha256"] == SOURCE.digest.value
     assert note["files"]["model.safetensors"] == (world.target / "model.safetensors").stat().st_size
-    assert fingerprint(world.target) == fingerprint(world.tiny)  # the note is no part of the model
+    assert hash_model(world.target) == hash_model(world.tiny)  # the note is no part of the model
 
 
 @pytest.mark.parametrize("how", ["gone", "short", "note", "nonsense", "empty", "file", "old"])
 def test_damage_is_noticed_and_mended(world: World, how: str) -> None:
-    folder("some")
+    model_folder("some")
     weights, note = world.target / "model.safetensors", world.target / "redx.json"
     if how in ("empty", "file"):
         shutil.rmtree(world.target)
@@ -105,20 +107,20 @@ def test_damage_is_noticed_and_mended(world: World, how: str) -> None:
         note.write_text(note.read_text().replace(SOURCE.digest.value, "0" * 64))
     else:
         (weights if how == "gone" else note).unlink()
-    assert folder("some") == world.target
+    assert model_folder("some") == world.target
     assert world.calls == 2
-    assert fingerprint(world.target) == fingerprint(world.tiny)
+    assert hash_model(world.target) == hash_model(world.tiny)
     assert [path.name for path in world.target.parent.iterdir()] == ["some"]
 
 
 def test_the_slower_of_two_takes_the_folder_of_the_faster(world: World) -> None:
     def other() -> None:
         world.while_converting = lambda: None
-        folder("some")
+        model_folder("some")
         (world.target / "mark").write_text("")
 
     world.while_converting = other
-    assert folder("some") == world.target
+    assert model_folder("some") == world.target
     assert (world.target / "mark").exists()
     assert [path.name for path in world.target.parent.iterdir()] == ["some"]
 
@@ -140,7 +142,7 @@ def test_bad_packages(world: World, members: dict[str, bytes] | bytes, told: str
     else:
         world.members = members
     with pytest.raises(RedxError, match=rf"backbone some could not be fetched .*{told}.* --backbone FOLDER\.") as error:
-        folder("some")
+        model_folder("some")
     assert "\n" not in str(error.value)
     assert not list(world.target.parent.iterdir())
 
@@ -149,9 +151,9 @@ def test_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*_: object, **__: object) -> None:
         raise SourceError("exit code 1, No module named pip")
 
-    monkeypatch.setattr(pretrained, "call", call)
+    monkeypatch.setattr(hub, "call", call)
     with pytest.raises(RedxError, match=r"No module named pip.* --backbone FOLDER"):
-        folder("some")
+        model_folder("some")
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
@@ -161,7 +163,7 @@ def test_a_full_disk_leaves_nothing(world: World, error: Exception) -> None:
 
     world.while_converting = full
     with pytest.raises(RedxError, match=r"Cannot make .* \(No space left on device\); free space or set REDX_CACHE"):
-        folder("some")
+        model_folder("some")
     assert not list(world.target.parent.iterdir())
 
 
@@ -169,7 +171,7 @@ def test_a_full_disk_leaves_nothing(world: World, error: Exception) -> None:
 def test_missing_packages(world: World, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RedxError, match=rf"need {module}; install with `pip install 'redx\[text\]'`"):
-        folder("some")
+        model_folder("some")
     assert world.calls == 0
 
 
@@ -177,11 +179,11 @@ def test_missing_packages(world: World, monkeypatch: pytest.MonkeyPatch, module:
 
 
 def test_a_local_folder(lm: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert folder(str(lm)) == lm
+    assert model_folder(str(lm)) == lm
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert folder("~/lm") == lm
+    assert model_folder("~/lm") == lm
     monkeypatch.chdir(tmp_path)
-    assert folder("lm") == Path("lm")
+    assert model_folder("lm") == Path("lm")
 
 
 def spoil(lm: Path, how: str) -> None:
@@ -228,13 +230,13 @@ def spoil(lm: Path, how: str) -> None:
 def test_bad_folders(lm: Path, how: str, told: str) -> None:
     spoil(lm, how)
     with pytest.raises(RedxError, match=told) as error:
-        folder(str(lm))
+        model_folder(str(lm))
     assert str(lm) in str(error.value)
 
 
 def test_a_file_is_no_folder(lm: Path) -> None:
     with pytest.raises(RedxError, match="is a file; give the folder"):
-        folder(str(lm / "config.json"))
+        model_folder(str(lm / "config.json"))
 
 
 # --- the hub
@@ -244,14 +246,14 @@ def test_a_file_is_no_folder(lm: Path) -> None:
 def test_an_unknown_name_asks_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(RedxError, match=r"There is no backbone .*; choose one of smollm2-135m.*, or give a folder"):
-        folder(name)
+        model_folder(name)
 
 
 @pytest.mark.parametrize("name", ["./nothing", "/nothing/here", "a/b/c", "~/nothing/at/all", "../x"])
 def test_a_path_that_is_not_there_asks_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(RedxError, match=r"There is no folder .*--backbone FOLDER"):
-        folder(name)
+        model_folder(name)
 
 
 def test_the_hub(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,10 +263,10 @@ def test_the_hub(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return str(lm)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    assert folder("Qwen/Qwen3-0.6B") == lm
+    assert model_folder("Qwen/Qwen3-0.6B") == lm
     spoil(lm, "code")
     with pytest.raises(RedxError, match="asks for code of its own"):
-        folder("Qwen/Qwen3-0.6B")
+        model_folder("Qwen/Qwen3-0.6B")
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route\nto host"), ValueError("no route"), TimeoutError()])
@@ -274,7 +276,7 @@ def test_a_hub_that_cannot_be_reached(error: Exception, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(RedxError, match=r"from the hub \(.+\); choose one of smollm2-135m.*--backbone FOLDER") as told:
-        folder("Qwen/Qwen3-0.6B")
+        model_folder("Qwen/Qwen3-0.6B")
     assert "\n" not in str(told.value)
 
 
@@ -283,8 +285,8 @@ def test_a_hub_that_cannot_be_reached(error: Exception, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
 def test_the_fingerprint_sees_every_change(lm: Path, tiny: Path, file: str) -> None:
-    before = fingerprint(lm)
-    assert before == fingerprint(tiny)
+    before = hash_model(lm)
+    assert before == hash_model(tiny)
     if file == "model.safetensors":
         content = bytearray((lm / file).read_bytes())
         content[-1] ^= 1  # one bit of the last weight
@@ -292,22 +294,22 @@ def test_the_fingerprint_sees_every_change(lm: Path, tiny: Path, file: str) -> N
         os.utime(lm / file, ns=(1, 1))
     else:
         (lm / file).write_text(json.dumps(json.loads((lm / file).read_text()) | {"more": 1}))
-    assert fingerprint(lm) != before
+    assert hash_model(lm) != before
 
 
 def test_the_fingerprint_knows_no_versions_and_reads_once(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = fingerprint(lm)
+    before = hash_model(lm)
     config = json.loads((lm / "config.json").read_text())
     (lm / "config.json").write_text(json.dumps(config | {"transformers_version": "9"}, indent=7))
     monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("read again"))
-    assert fingerprint(lm) == before
+    assert hash_model(lm) == before
 
 
 # --- the real thing
 
 
 def test_smollm() -> None:
-    path = folder("smollm2-135m")
+    path = model_folder("smollm2-135m")
     with safe_open(path / "model.safetensors", "pt") as weights:
         assert "lm_head.weight" not in set(weights.keys())  # tied: saved once
         assert len(set(weights.keys())) == 272
@@ -320,8 +322,8 @@ def test_smollm() -> None:
 def test_smollm_knows_something() -> None:
     from transformers import AutoTokenizer
 
-    path = folder("smollm2-135m")
-    with pretrained.quiet():
+    path = model_folder("smollm2-135m")
+    with hub.quiet_transformers():
         model = AutoModelForCausalLM.from_pretrained(path).eval()
     tokenizer = AutoTokenizer.from_pretrained(path)
     with torch.inference_mode():

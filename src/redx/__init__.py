@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from redx.composition.rules import RULES
     from redx.errors import RedxError as RedxError
     from redx.estimator import RedClassifier as RedClassifier
-    from redx.model import Model as Model
+    from redx.models.composed import Model
     from redx.pipeline import Run as Run
     from redx.pipeline import load as load
     from redx.pipeline import run as run

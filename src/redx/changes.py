@@ -11,17 +11,18 @@ from typing import Any
 
 import torch
 
-from redx import differences, encoders, fingerprint, folders, lessons, pipeline, schooling, stages, store
-from redx.base import Base
+from redx import differences, folders, lessons, pipeline, schooling, stages, store
 from redx.config import RunConfig
 from redx.data import labelled
 from redx.data.dataset import Data, Split
 from redx.differences import View
-from redx.encoders import Language
 from redx.errors import RedxError
 from redx.io import files
-from redx.library import Expert
-from redx.model import Facts, Model
+from redx.models import encoder, fingerprint, persistence
+from redx.models.base import Base
+from redx.models.composed import Model, ModelInfo
+from redx.models.encoder import TextEncoder
+from redx.models.expert import Expert
 from redx.seeding import generator
 from redx.tasks import task
 
@@ -148,8 +149,8 @@ def train_expert(
         raise RedxError(f"There is an expert in {out} already; choose another folder with --out.")
     config, seed = pipeline.chosen_seed(run, seed)
     place = run / f"seed-{seed}"
-    facts = folders.read_facts(place)
-    base = Base.of(files.read_tensors(place / "base.safetensors"), encoders.build(config))
+    facts = persistence.read_info(place)
+    base = Base.of(files.read_tensors(place / "base.safetensors"), encoder.build_encoder(config))
     own = stages.embed(config, base, read(config, facts, base, data, text, label))
     if len(own) < LEAST:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {LEAST}.")
@@ -157,20 +158,20 @@ def train_expert(
     rows = torch.randperm(len(own), generator=generator(seed, "own data", name))
     held = max(2, round(HELD * len(own)))
     lesson = shared.lesson(name, own.only(rows[held:]), own.only(rows[:held]), facts.domains)
-    mark = fingerprint.of(base, config, facts.classes, facts.shape)
+    mark = fingerprint.fingerprint_base(base, config, facts.classes, facts.shape)
     (made,) = schooling.train_experts(config, [lesson], base, seed, facts.unit, facts.classes, mark, dtype)
     made.save(out)
     return made
 
 
-def read(config: RunConfig, facts: Facts, base: Base, file: Path, text: str | None, label: str | None) -> Split:
+def read(config: RunConfig, facts: ModelInfo, base: Base, file: Path, text: str | None, label: str | None) -> Split:
     """A user's own examples of one domain, as the base reads them."""
     if not facts.classes:
         raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")
     found = labelled.read_labelled(
-        file, facts.classes, None if isinstance(base.encoder, Language) else facts.shape, text, label
+        file, facts.classes, None if isinstance(base.encoder, TextEncoder) else facts.shape, text, label
     )
-    if isinstance(base.encoder, Language):
+    if isinstance(base.encoder, TextEncoder):
         base.encoder.prepare([found.inputs])
     return found
 

@@ -7,24 +7,22 @@ are what the run answered on its test split. Settings, JSON files and the backbo
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from redx import pipeline, pretrained, store
+from redx import pipeline, store
 from redx.composition import rules
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
@@ -32,24 +30,25 @@ from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import atomic_path, read_json, read_tensors, write_json, write_tensors
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
+from redx.models.backbones import hub
+from redx.models.backbones.tensor_names import (
+    SUFFIX,
+    TRAINED,
+    WRAPPERS,
+    hash_backbone_files,
+    layer_stack,
+    locate_tensor,
+    open_backbone,
+)
 from redx.tasks import task
 
-SUFFIX = ".safetensors"
 FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")  # of a seed, with tensors
+
+
 DATA = ("parts/", "shared")  # what a seed keeps beside its trained modules
+
+
 TRUNK = "encoder.trunk.model."  # where the base's file holds trained blocks
-FAMILIES = r"(?:backbone|base_model|base|model|encoder|transformer|bert|roberta|lm|llm|qwen)"
-BACKBONE = re.compile(
-    rf"(?P<stack>(?:{FAMILIES}\.)*)(?:(?:layers?|h|blocks?)\.(?P<layer>\d+)\.(?P<inner>.+)"
-    r"|(?P<norm>norm|ln_f|final_layer_norm|final_norm|norm_f)\.(?P<side>weight|bias)"
-    r"|(?P<head>lm_head|pooler|cls)\..+"
-    r"|(?P<words>embed_tokens|embed_positions|embeddings|wte|wpe|rotary_emb)\..+)"
-)
-WRAPPERS = re.compile(r"^(?:module\.|_orig_mod\.)+")  # what parallel or compiled training puts before every name
-TRAINED = re.compile(  # what never belongs to a pretrained model
-    rf"(?:{FAMILIES}\.)*(?:head|heads|classifier|experts?|router|gate|gates|gating|bus|residuals?|answers)(?:[_.]?\d+)?[._]"
-    r"|.*[._](?:lora|adapter)s?[._].*"
-)
 
 
 class Backbone(StrictConfig):
@@ -114,9 +113,6 @@ class Evaluated:
     same: dict[str, float]  # for each rule and bank, the share of answers that are the run's
 
 
-# --- export
-
-
 def export(folder: Path, out: Path | None = None, seed: int | None = None) -> Made:
     """Write everything of one seed of a finished run into one file, the language model included."""
     config = store.read_config(folder)
@@ -142,10 +138,10 @@ def export(folder: Path, out: Path | None = None, seed: int | None = None) -> Ma
     facts = Facts(kind="full", seed=seed, layers=0, test=hashes["test"])
     with ExitStack() as stack:
         if config.base.trunk.shape != "none":
-            model = pretrained.folder(config.backbone)
-            frozen = {name: get() for name, get in _backbone(model, stack).items()}
-            mark = Backbone(fingerprint=pretrained.fingerprint(model), files=_digests(model))
-            facts = facts.model_copy(update={"layers": _layers(frozen)[1], "backbone": mark})
+            model = hub.model_folder(config.backbone)
+            frozen = {name: get() for name, get in open_backbone(model, stack).items()}
+            mark = Backbone(fingerprint=hub.hash_model(model), files=hash_backbone_files(model))
+            facts = facts.model_copy(update={"layers": layer_stack(frozen)[1], "backbone": mark})
             tensors = _into_backbone(tensors, frozen, _trained(config))
         _write(out, tensors, _metadata(About(facts, config, jsons)))
     size = _size(_entries(out).values(), out)
@@ -165,28 +161,6 @@ def _narrow(values: Tensor) -> Tensor:
     return values.to(torch.int16) if fits else values
 
 
-def _backbone(folder: Path, stack: ExitStack) -> dict[str, Callable[[], Tensor]]:
-    """All tensors of a language model, by `backbone.` and its own names; each is read when it is called for."""
-    found: dict[str, Callable[[], Tensor]] = {}
-    for path in sorted(folder.glob(f"*{SUFFIX}")):
-        try:
-            file = stack.enter_context(safe_open(path, "pt"))
-            found |= {f"backbone.{name}": partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise RedxError(f"{path} is truncated or no safetensors file; take the model anew.") from error
-    return found
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """The hash of each file of a language model, to tell which of them differs."""
-    sums = {}
-    for path in sorted(folder.iterdir()):
-        if path.is_file() and re.fullmatch(r"(config|tokenizer.*|vocab)\.json|.+\.(safetensors|model|txt)", path.name):
-            with path.open("rb") as file:
-                sums[path.name] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
-    return sums
-
-
 def _trained(config: RunConfig) -> int:
     """How many top blocks of the language model the run trained."""
     return config.base.trunk.blocks if config.base.trunk.shape == "blocks" else 0
@@ -194,7 +168,7 @@ def _trained(config: RunConfig) -> int:
 
 def _into_backbone(tensors: dict[str, Tensor], frozen: dict[str, Tensor], count: int) -> dict[str, Tensor]:
     """The whole model with the trained blocks, if any, in their places, and all other tensors."""
-    stack, depth = _layers(frozen)
+    stack, depth = layer_stack(frozen)
     whole = dict(frozen)
     for name, tensor in tensors.items():
         inner = name.removeprefix(f"base:{TRUNK}")
@@ -207,27 +181,6 @@ def _into_backbone(tensors: dict[str, Tensor], frozen: dict[str, Tensor], count:
             raise RedxError(f"{target} does not fit the run's trained blocks; give the run's own backbone.")
         whole[target] = tensor
     return whole
-
-
-def _layers(names: Mapping[str, Any]) -> tuple[str, int]:
-    """The one stack of blocks among these names: what stands before `layers`, and how many it has."""
-    found: dict[str, int] = {}
-    for name in names:
-        place = _place(name)
-        if place and place["layer"]:
-            found[place["stack"]] = max(found.get(place["stack"], 0), int(place["layer"]) + 1)
-    if len(found) > 1:
-        raise RedxError(f"There are several stacks of layers ({', '.join(sorted(found)[:3])}); shrink them one by one.")
-    return next(iter(found.items()), ("", 0))
-
-
-def _place(name: str) -> re.Match[str] | None:
-    """Where in a pretrained model a tensor sits; None for any other."""
-    name = WRAPPERS.sub("", name)
-    return None if ":" in name or TRAINED.match(name) else BACKBONE.fullmatch(name)
-
-
-# --- shrink
 
 
 def shrink(
@@ -258,7 +211,7 @@ def shrink(
             facts = about.facts.model_copy(update={"kind": "slim"})
             _write(out, tensors, _metadata(About(facts, about.config, about.files)))
         else:
-            facts = Facts(kind="slim", layers=_layers(source.entries)[1], beside=source.about)
+            facts = Facts(kind="slim", layers=layer_stack(source.entries)[1], beside=source.about)
             _write(out, tensors, {CHECKPOINT_KEY: json.dumps(facts.model_dump())})
         dropped = [name for name in source.entries if name not in tensors]
         before = _size(source.entries.values(), path)
@@ -296,8 +249,8 @@ def _serves(name: str, key: str, config: RunConfig) -> bool:
 def _choose(path: Path, source: TensorSource, layers: int, keep: Sequence[str], about: About | None) -> list[str]:
     """The names of the tensors that stay."""
     names = source.entries
-    _, depth = _layers(names)
-    have = {int(place["layer"]) for name in names if (place := _place(name)) and place["layer"]}
+    _, depth = layer_stack(names)
+    have = {int(place["layer"]) for name in names if (place := locate_tensor(name)) and place["layer"]}
     if not 0 <= layers <= len(have):
         raise RedxError(f"{path} holds {len(have)} layers, of which {layers} cannot be kept; choose 0 to {len(have)}.")
     if about and layers < (trained := _trained(about.config)):
@@ -307,7 +260,7 @@ def _choose(path: Path, source: TensorSource, layers: int, keep: Sequence[str], 
         )
     chosen, unknown = [], []
     for name in names:
-        place = _place(name)
+        place = locate_tensor(name)
         if any(name.startswith(prefix) for prefix in keep) or _is_trained(name):
             chosen.append(name)
         elif place is None or (place["head"] and not _is_frozen_head(name, source, about)):
@@ -349,9 +302,6 @@ def _convert(path: Path, name: str, tensor: Tensor, dtype: str | None) -> Tensor
     if bool((tensor.isfinite() & ~new.isfinite()).any()):
         raise RedxError(f"{name} in {path} is too large for {dtype}; choose --dtype bfloat16 or float32.")
     return new.clone().contiguous()
-
-
-# --- evaluate
 
 
 def evaluate(path: Path, backbone: str | None = None) -> Evaluated:
@@ -407,9 +357,9 @@ def _blocks(path: Path, source: TensorSource, about: About) -> dict[str, Tensor]
     config, recorded, trained = about.config, about.facts.backbone, _trained(about.config)
     if recorded is None:
         return {}
-    folder = pretrained.folder(config.backbone)
-    if pretrained.fingerprint(folder) != recorded.fingerprint:
-        here, there = _digests(folder), recorded.files
+    folder = hub.model_folder(config.backbone)
+    if hub.hash_model(folder) != recorded.fingerprint:
+        here, there = hash_backbone_files(folder), recorded.files
         other = sorted(name for name in {*here, *there} if here.get(name) != there.get(name))
         raise RedxError(
             f"The backbone {config.backbone} is not the one that {path} was trained on "
@@ -418,11 +368,11 @@ def _blocks(path: Path, source: TensorSource, about: About) -> dict[str, Tensor]
     first = about.facts.layers - trained
     found: dict[str, Tensor] = {}
     with ExitStack() as stack:
-        frozen = _backbone(folder, stack)
+        frozen = open_backbone(folder, stack)
         for name in source.entries:
             if ":" in name:
                 continue
-            place = _place(name)
+            place = locate_tensor(name)
             if name not in frozen:
                 raise RedxError(f"{path} holds a tensor that redx does not know ({name}); make it anew from its run.")
             tensor = source.get(name)
@@ -440,9 +390,6 @@ def _blocks(path: Path, source: TensorSource, about: About) -> dict[str, Tensor]
 def _widen(tensor: Tensor) -> Tensor:
     """Half precision is for storing: everything is computed in float32."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-# --- files
 
 
 def _metadata(about: About) -> dict[str, str]:

@@ -12,7 +12,7 @@ from redx.composition.evaluation import CertifiedPredictions, certify
 from redx.composition.parts import Parts
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
-from redx.model import Model
+from redx.models.composed import Model
 
 SHOWN = 200  # flipped examples that are told one by one
 

@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from redx import experts, fingerprint, lessons, pretrained, schooling, stages, trunks
-from redx.base import Base, build
+from redx import lessons, schooling, stages
 from redx.composition import rules
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
@@ -26,12 +25,18 @@ from redx.data.clusters import MAX_DEVIATIONS, cluster_domains
 from redx.data.dataset import Split
 from redx.data.splits import classes_are_disjoint, sample_per_group
 from redx.errors import RedxError
-from redx.fitting import nudge, read_with, sharpen, train_base
+from redx.fitting import train_base
 from redx.io import files
 from redx.lessons import Shared
-from redx.library import Expert, Library
-from redx.model import Facts, Key, Model
-from redx.routers import Router as Gates
+from redx.models import fingerprint, trunks
+from redx.models.backbones import hub
+from redx.models.backbones.language import load_lower_half
+from redx.models.banks import average_bank, build_bank, fill_bank
+from redx.models.base import Base
+from redx.models.composed import Key, Model, ModelInfo
+from redx.models.expert import Expert
+from redx.models.library import ExpertLibrary, to_double, with_raised_cutoffs
+from redx.models.router import NetworkRouter as Gates
 from redx.seeding import generator
 
 try:
@@ -167,9 +172,9 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         train, rest = every.only(torch.from_numpy(~held)), every.only(torch.from_numpy(held))
         self._base, self._names = base, tuple(map(str, self.classes_))
         self._shared = Shared(every.only(torch.from_numpy(shared)), rest)
-        self._mark = fingerprint.of(base, self._config, self._names, (raw.shape[1],))
+        self._mark = fingerprint.fingerprint_base(base, self._config, self._names, (raw.shape[1],))
         if self.backbone is not None:
-            self._mark["backbone"] = pretrained.fingerprint(pretrained.folder(self.backbone))
+            self._mark["backbone"] = hub.hash_model(hub.model_folder(self.backbone))
         taught = lessons.teach(self.domains_, train, self._shared, rest)
         made = self._school(taught)
         self._router = self._pooled = None
@@ -250,7 +255,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
                     "these experts stay silent. Give more data or a larger alpha.",
                     stacklevel=4,
                 )
-        return [nudge(expert) for expert in made]
+        return [with_raised_cutoffs(expert) for expert in made]
 
     # --- asking
 
@@ -340,7 +345,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             nothing = own.only(torch.arange(0))
             (expert,) = self._school([self._shared.lesson(str(domain), own, nothing, self.domains_)])
         name = self.model_.experts.add(expert)
-        sharpen(self.model_.experts)
+        to_double(self.model_.experts)
         return name
 
     def remove_expert(self, name: Any) -> Expert:
@@ -402,7 +407,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if y is not None:
             check_consistent_length(texts, y)
             y = column_or_1d(y, warn=True)
-        prefix = read_with(self.backbone)
+        prefix = load_lower_half(self.backbone)
         if reset:
             prefix.prepare(texts)  # kept, for a search over parameters reads them again and again
         return prefix.read(texts).double().numpy(), y
@@ -419,14 +424,14 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         base = Base.of(self._base.tensors(), self._encoder())
         outer = (tensor.double() for tensor in (base.weight, base.bias, base.mean, base.scale))
         sharp = Base(base.encoder.double(), *outer)
-        library = Library(
+        library = ExpertLibrary(
             {expert.name: expert for expert in made},
             sharp,
             config.of_form("residual", "standalone"),
             config.ownership,
             functools.partial(dict, self._mark),
         )
-        sharpen(library)
+        to_double(library)
         router = None
         if self._router is not None:
             router = Gates(sharp.width, len(domains), config.router.shape, config.router.hidden)
@@ -434,16 +439,16 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             router.double()
         fixed = {}
         for key, settings in config.of_form("pooled").items():
-            bank = fixed["pooled", key.split("/")[1]] = build(settings, 1, sharp)
-            experts.join(bank, [files.without_prefix(self._pooled or {}, key)])
+            bank = fixed["pooled", key.split("/")[1]] = build_bank(settings, 1, sharp)
+            fill_bank(bank, [files.without_prefix(self._pooled or {}, key)])
         whole = set(library.names) == set(domains)
         for key, settings in config.of_form("standalone").items() if whole else ():
-            bank = fixed["averaged", key.split("/")[1]] = build(settings, 1, sharp)
-            experts.join(bank, experts.average(library.stack(key)))
+            bank = fixed["averaged", key.split("/")[1]] = build_bank(settings, 1, sharp)
+            fill_bank(bank, average_bank(library.stack(key)))
         for bank in fixed.values():
             bank.double()
         self.model_ = Model(
-            facts=Facts(domains, self._names, (-1,) * len(self._names), routed=domains if router else ()),
+            facts=ModelInfo(domains, self._names, (-1,) * len(self._names), routed=domains if router else ()),
             config=config,
             read=self._read,
             base=sharp,
@@ -455,7 +460,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
 
     def _encoder(self) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
-            return trunks.Mlp(len(self._mean), self._config.base.trunk.hidden, 1, beside=True)
+            return trunks.MLPTrunk(len(self._mean), self._config.base.trunk.hidden, 1, beside=True)
 
     # --- pickling: arrays and plain settings, from which the model is composed again
 

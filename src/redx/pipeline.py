@@ -18,22 +18,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import encoders, experts, fingerprint, lessons, report, schooling, stages, store
+from redx import lessons, report, schooling, stages, store
 from redx.arithmetic import decomposers
 from redx.arithmetic.executor import Executor, Solver
-from redx.base import Base
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
-from redx.encoders import Language
 from redx.errors import RedxError
 from redx.findings import Study
-from redx.folders import load_seed, name_domains
+from redx.folders import load_seed
 from redx.io import files
 from redx.io.progress import progress
 from redx.lessons import Shared
-from redx.model import Facts, Model
+from redx.models import fingerprint
+from redx.models.banks import split_bank
+from redx.models.base import Base
+from redx.models.composed import Model, ModelInfo
+from redx.models.encoder import TextEncoder, build_encoder
+from redx.models.persistence import read_domain_names
 from redx.presets import configure
 from redx.tasks import task
 
@@ -70,7 +73,7 @@ def run(
     folder = Path(out or Path("runs") / name)
     start = time.perf_counter()
     data = {seed: task(name).load(config, seed) for seed in config.seeds}
-    encoders.build(config)  # what is wrong with data or backbone is found before anything is written
+    build_encoder(config)  # what is wrong with data or backbone is found before anything is written
     with store.writing(folder, config), _threads(config.threads):
         clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
         return _conclude(config, folder, data, clock, start)
@@ -91,7 +94,7 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
     """Train everything of one seed, each stage once; gives the seconds each stage took."""
     place = store.Seed(folder)
     shape = tuple(data.train.inputs.shape[1:])
-    facts = Facts(data.domains, data.classes, tuple(data.belongs()), data.unit, shape, routed=data.domains)
+    facts = ModelInfo(data.domains, data.classes, tuple(data.belongs()), data.unit, shape, routed=data.domains)
     if not (folder / "model.json").exists():  # a router trained anew may know other experts
         files.write_json(folder / "model.json", dataclasses.asdict(facts))
 
@@ -99,8 +102,8 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
         place.stage(name, lambda: files.write_tensors(folder / f"{name}.safetensors", make()))
         return files.read_tensors(folder / f"{name}.safetensors")
 
-    encoder = encoders.build(config)
-    if isinstance(encoder, Language):
+    encoder = build_encoder(config)
+    if isinstance(encoder, TextEncoder):
         splits = (data.train, data.validation, data.test)
         place.stage("reading", lambda: encoder.prepare(split.inputs for split in splits))
     base = Base.of(stage("base", lambda: stages.train_base(config, data, seed)), encoder)
@@ -113,7 +116,7 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
 
     def experts_stage() -> None:
         taught = lessons.teach(data.domains, train, shared, check)
-        mark = fingerprint.of(base, config, facts.classes, facts.shape)
+        mark = fingerprint.fingerprint_base(base, config, facts.classes, facts.shape)
         for expert in schooling.train_experts(config, taught, base, seed, data.unit, data.classes, mark):
             expert.save(folder / "experts" / expert.name)
 
@@ -138,7 +141,7 @@ def _integrate(folder: Path, config: RunConfig, train: Split, seed: int) -> dict
     bank, router = stages.integrate(training, model.bank(("residual", "plain")), model.router, model.base, train, seed)
     tensors = {
         f"{name}.{key}": value
-        for name, file in zip(model.domains, experts.split(bank), strict=True)
+        for name, file in zip(model.domains, split_bank(bank), strict=True)
         for key, value in file.items()
     }
     return tensors | {f"router.{name}": value for name, value in router.state_dict().items()}
@@ -178,7 +181,7 @@ def _conclude(
     with progress("evaluation", len(parts)) as advance:
         for seed, banks in parts.items():
             sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
-            names = name_domains(folder / f"seed-{seed}")
+            names = read_domain_names(folder / f"seed-{seed}")
             rows += evaluate(banks, task=config.task, seed=seed, domains=names, **sweep)
             advance(1)
     evaluated = time.perf_counter()

@@ -9,13 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import experts, lessons, stages
-from redx.base import Base
+from redx import lessons, stages
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Split
 from redx.lessons import Lesson, Shared
-from redx.library import Expert, Owner
+from redx.models.banks import Bank, run_bank, split_bank
+from redx.models.base import Base
+from redx.models.expert import Expert
+from redx.models.ownership import OwnershipScorer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -33,7 +35,7 @@ def train_experts(
     """An expert a lesson, none of which depends on the others; kept in some precision."""
     chosen = {key: bank for key, bank in config.of_form("standalone", "residual").items() if bank.of is None}
     banks = {key: stages.train_bank(key, bank, taught, base, seed, unit) for key, bank in chosen.items()}
-    alone = {key: experts.split(bank) for key, bank in banks.items()}
+    alone = {key: split_bank(bank) for key, bank in banks.items()}
     if any(bank.owned for bank in config.banks.values()):
         alone["ownership"] = stages.train_ownership(config.ownership, taught, base, seed)
     made = []
@@ -57,7 +59,9 @@ def train_experts(
             "base": mark,
         }
         if "ownership" in alone:
-            facts["ownership"] = _ownership(config, lesson, Owner(config.ownership, alone["ownership"][index], base))
+            facts["ownership"] = _ownership(
+                config, lesson, OwnershipScorer(config.ownership, alone["ownership"][index], base)
+            )
         made.append(Expert(facts, tensors))
     return made
 
@@ -66,7 +70,7 @@ def _corrects(key: str) -> bool:
     return key.startswith("residual/")
 
 
-def _measure(check: Split, banks: dict[str, experts.Bank], index: int, base: Base, unit: float) -> dict[str, Any]:
+def _measure(check: Split, banks: dict[str, Bank], index: int, base: Base, unit: float) -> dict[str, Any]:
     """Accuracy on held-out examples of its own domain: the base's, and its own in every bank."""
 
     def accuracy(said: Tensor) -> float | None:
@@ -75,12 +79,12 @@ def _measure(check: Split, banks: dict[str, experts.Bank], index: int, base: Bas
     logits = base.classify(check.inputs)
     found: dict[str, Any] = {"examples": len(check), "base": accuracy(logits)}
     for key, bank in banks.items():
-        said = experts.speak(bank, check.inputs)[:, index]
+        said = run_bank(bank, check.inputs)[:, index]
         found[key] = accuracy(logits + said if _corrects(key) else said)
     return found
 
 
-def _ownership(config: RunConfig, lesson: Lesson, owner: Owner) -> dict[str, Any]:
+def _ownership(config: RunConfig, lesson: Lesson, owner: OwnershipScorer) -> dict[str, Any]:
     cutoff = owner.cutoff(config.ownership.alpha)
     return {
         "score": config.ownership.score,

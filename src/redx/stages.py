@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, mse_loss
 
-from redx import encoders, experts, routers
-from redx.base import Base, build
 from redx.config import BankConfig, OwnershipConfig, RunConfig, TrainingConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
-from redx.encoders import Language
-from redx.experts import LowRank, Stack
 from redx.io import feature_cache, hashing
 from redx.io.progress import progress
 from redx.lessons import IMAGES, Lesson, draw_rows, gather, halve, hide, share
-from redx.library import Owner
-from redx.routers import Router
+from redx.models import banks
+from redx.models.banks import LowRankBank, MLPBank, build_bank
+from redx.models.base import Base
+from redx.models.encoder import TextEncoder, build_encoder
+from redx.models.ownership import OwnershipScorer
+from redx.models.router import NetworkRouter, initialise_router
+from redx.models.trunks import SPAN, TokenSum
 from redx.seeding import generator
 from redx.train import fit
-from redx.trunks import SPAN, Sum
 
 
 def train_base(config: RunConfig, data: Data, seed: int) -> dict[str, Tensor]:
@@ -35,17 +35,17 @@ def train_base(config: RunConfig, data: Data, seed: int) -> dict[str, Tensor]:
     own = data.train.only(share(data, config.base.share, seed, config.base.least))
     check = data.validation.only(halve(data, config.ownership.calibration, seed)[0])
     torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
-    encoder = encoders.build(config)
+    encoder = build_encoder(config)
     own, check = (_read(encoder, split) for split in (own, check))
-    if isinstance(encoder, Language):
+    if isinstance(encoder, TextEncoder):
         encoder.trunk.fit(own.inputs)
     width = cast(int, encoder.width)  # D; what the encoder gives beyond it is for the experts alone
     classifier = nn.Linear(width, data.outputs).to(config.device)
     encoder.to(config.device)
     hide = nn.Dropout(config.base.dropout)
     net = nn.ModuleList([encoder, classifier, hide])
-    trunk = encoder.trunk if config.base.teach == "value" and isinstance(encoder, Language) else None
-    values = place_classes(trunk, classifier) if isinstance(trunk, Sum) else torch.empty(0)
+    trunk = encoder.trunk if config.base.teach == "value" and isinstance(encoder, TextEncoder) else None
+    values = place_classes(trunk, classifier) if isinstance(trunk, TokenSum) else torch.empty(0)
 
     def answer(images: Tensor) -> Tensor:
         return classifier(hide(encoder(images.to(config.device))[:, :width]))
@@ -56,7 +56,7 @@ def train_base(config: RunConfig, data: Data, seed: int) -> dict[str, Tensor]:
         images = own.inputs[rows[0]]
         images = distort(images, draw) if config.base.augment else images
         labels = own.labels[rows[0]].to(config.device)
-        if isinstance(trunk, Sum):
+        if isinstance(trunk, TokenSum):
             return mse_loss(trunk.value(trunk.sum(images))[:, 0], values[labels])[None]
         return cross_entropy(answer(images), labels, label_smoothing=config.base.smoothing)[None]
 
@@ -82,7 +82,7 @@ def train_base(config: RunConfig, data: Data, seed: int) -> dict[str, Tensor]:
     return Base.over(encoder, classifier, seen).tensors()
 
 
-def place_classes(trunk: Sum, classifier: nn.Linear) -> Tensor:
+def place_classes(trunk: TokenSum, classifier: nn.Linear) -> Tensor:
     """Let each class of the classifier stand at its own value, in order, for good; gives the values, (C,)."""
     count = classifier.out_features
     values = (torch.arange(count) - (count - 1) / 2) * (SPAN / count)
@@ -93,7 +93,7 @@ def place_classes(trunk: Sum, classifier: nn.Linear) -> Tensor:
 
 def _read(encoder: nn.Module, split: Split) -> Split:
     """A split as the trained part of the encoder reads it."""
-    inputs = encoder.read(split.inputs) if isinstance(encoder, Language) else split.inputs
+    inputs = encoder.read(split.inputs) if isinstance(encoder, TextEncoder) else split.inputs
     return Split(inputs, split.labels, split.domains)
 
 
@@ -105,7 +105,7 @@ def embed(config: RunConfig, base: Base, split: Split) -> Split:
     """A split as the experts read it; the frozen encoder runs once for the same weights and data."""
     if config.backbone == "none":
         return split
-    mark = base.encoder.mark if isinstance(base.encoder, Language) else config.backbone
+    mark = base.encoder.mark if isinstance(base.encoder, TextEncoder) else config.backbone
     name = hashing.hash_tensors(base.tensors(), mark, split.digest())
 
     def make() -> Iterator[Tensor]:
@@ -121,10 +121,10 @@ def embed(config: RunConfig, base: Base, split: Split) -> Split:
 
 def train_bank(
     key: str, settings: BankConfig, lessons: Sequence[Lesson], base: Base, seed: int, unit: float
-) -> Stack | LowRank:
+) -> MLPBank | LowRankBank:
     """Train one expert a lesson; expert k depends on its own lesson and name alone."""
-    bank = build(settings, len(lessons), base)
-    experts.initialise(bank, [generator(seed, "expert", key, lesson.name) for lesson in lessons])
+    bank = build_bank(settings, len(lessons), base)
+    banks.initialise_bank(bank, [generator(seed, "expert", key, lesson.name) for lesson in lessons])
     own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
     corrects = key.startswith("residual/")
     mean, deviation = torch.zeros(len(own), 1, base.width), torch.ones(len(own), 1, base.width)
@@ -149,13 +149,13 @@ def train_bank(
     def score(learner: int) -> float:
         check = lessons[learner].check if len(lessons[learner].check) else lessons[learner].own
         with torch.no_grad():
-            said = experts.speak(bank, check.inputs)[:, learner] + (base.classify(check.inputs) if corrects else 0.0)
+            said = banks.run_bank(bank, check.inputs)[:, learner] + (base.classify(check.inputs) if corrects else 0.0)
         return -float(losses(said[None], check.labels[None], unit))
 
     batches = [generator(seed, "batches", key, lesson.name) for lesson in lessons]
     train(settings.training, bank, loss, [len(split) for split in own], batches, score, f"seed {seed}: {key}")
-    if isinstance(bank, Stack) and settings.standardise:
-        experts.fold(bank, mean, deviation)
+    if isinstance(bank, MLPBank) and settings.standardise:
+        banks.fold_standardisation(bank, mean, deviation)
     return bank
 
 
@@ -193,19 +193,19 @@ def train_ownership(
     if settings.score == "classes":
         scorers = train_bank("residual/ownership", settings.bank, lessons, base, seed, 1.0)
         known = [torch.zeros(base.outputs).index_fill(0, lesson.own.labels.unique(), 1) for lesson in lessons]
-        files = [each | {"classes": own} for each, own in zip(experts.split(scorers), known, strict=True)]
+        files = [each | {"classes": own} for each, own in zip(banks.split_bank(scorers), known, strict=True)]
     else:
-        files = experts.split(train_scorers(settings.bank, lessons, base, seed))
+        files = banks.split_bank(train_scorers(settings.bank, lessons, base, seed))
     return [
-        file | {"calibration": Owner(settings, file, base).scores(outside.inputs).sort().values}
+        file | {"calibration": OwnershipScorer(settings, file, base).scores(outside.inputs).sort().values}
         for file, outside in zip(files, (lesson.calibration for lesson in lessons), strict=True)
     ]
 
 
-def train_scorers(settings: BankConfig, lessons: Sequence[Lesson], base: Base, seed: int) -> Stack:
+def train_scorers(settings: BankConfig, lessons: Sequence[Lesson], base: Base, seed: int) -> MLPBank:
     """A score an expert: own domain against anchors."""
-    scorers = Stack(len(lessons), [base.width, settings.hidden, 1])
-    experts.initialise(scorers, [generator(seed, "ownership", lesson.name) for lesson in lessons])
+    scorers = MLPBank(len(lessons), [base.width, settings.hidden, 1])
+    banks.initialise_bank(scorers, [generator(seed, "ownership", lesson.name) for lesson in lessons])
     draws = [generator(seed, "ownership anchors", lesson.name) for lesson in lessons]
     own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
 
@@ -231,14 +231,14 @@ def train_pooled(
         key: train_bank(key, settings, [everything], base, seed, unit)
         for key, settings in config.of_form("pooled").items()
     }
-    return {f"{key}.{name}": value for key, head in heads.items() for name, value in experts.split(head)[0].items()}
+    return {f"{key}.{name}": value for key, head in heads.items() for name, value in banks.split_bank(head)[0].items()}
 
 
 def train_router(config: RunConfig, domains: Sequence[str], split: Split, check: Split, seed: int) -> dict[str, Tensor]:
     """Learn which domain an example comes from."""
     settings = config.router
-    router = Router(split.inputs.shape[1], len(domains), settings.shape, settings.hidden)
-    routers.initialise(router, generator(seed, "router"))
+    router = NetworkRouter(split.inputs.shape[1], len(domains), settings.shape, settings.hidden)
+    initialise_router(router, generator(seed, "router"))
     router.standardise(split.inputs)
 
     draws = [generator(seed, "router dropout")]
@@ -257,8 +257,8 @@ def train_router(config: RunConfig, domains: Sequence[str], split: Split, check:
 
 
 def integrate(
-    settings: TrainingConfig, bank: experts.Bank, router: Router, base: Base, split: Split, seed: int
-) -> tuple[experts.Bank, Router]:
+    settings: TrainingConfig, bank: banks.Bank, router: NetworkRouter, base: Base, split: Split, seed: int
+) -> tuple[banks.Bank, NetworkRouter]:
     """Stage 4 of the papers: copies of residual experts and router, trained together on the data of all domains."""
     bank, router = copy.deepcopy(bank), copy.deepcopy(router)
     count = next(bank.parameters()).shape[0]

@@ -15,7 +15,7 @@ from redx.arithmetic.decomposers import Decomposer
 from redx.arithmetic.program import Program
 from redx.composition.evaluation import certify
 from redx.errors import RedxError
-from redx.model import Model
+from redx.models.composed import Model
 
 LOW, HIGH = 2, 100  # results that a step may have
 LARGEST = 50  # operand that the experts know

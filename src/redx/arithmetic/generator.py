@@ -20,7 +20,7 @@ from redx.arithmetic.reading import Token, tokens
 from redx.arithmetic.wording import Language, language, sample, write
 from redx.errors import RedxError
 from redx.io.progress import progress
-from redx.pretrained import folder, quiet, require
+from redx.models.backbones.hub import model_folder, quiet_transformers, require_packages
 from redx.seeding import generator
 from redx.train import fit
 
@@ -148,7 +148,7 @@ class Generator:
         end = self._grammar.end  # fills up on the left, where the mask hides it
         ids = torch.tensor([[end] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
-        with quiet():
+        with quiet_transformers():
             out = self._model.generate(
                 input_ids=ids.to(self._model.device),
                 attention_mask=mask.to(self._model.device),
@@ -199,13 +199,13 @@ def _prompt(tokenizer: Any, found: Sequence[Token]) -> list[int]:
 
 def _load(backbone: str, device: str) -> tuple[Any, Grammar]:
     """A causal language model in float32, and the grammar for its tokenizer."""
-    require("transformers", "peft")
+    require_packages("transformers", "peft")
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    place = folder(backbone)
+    place = model_folder(backbone)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
-        with quiet():
+        with quiet_transformers():
             tokenizer = AutoTokenizer.from_pretrained(place, **options)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
                 place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options

@@ -11,7 +11,7 @@ from redx.commands import AsJson, Folder, OneSeed, Routing, print_json, show_tab
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
-    from redx.model import Model
+    from redx.models.composed import Model
 
 Place = Annotated[Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER")]
 Name = Annotated[str, typer.Argument(help="name of an expert; `redx experts list RUN` shows them", metavar="NAME")]
@@ -60,7 +60,7 @@ def add(folder: Folder, expert: Place, seed: OneSeed = None, as_json: AsJson = F
     Example: `redx experts add runs/mnist runs/mnist/seed-0/removed/8-9`
     """
     from redx import changes
-    from redx.library import Expert
+    from redx.models.expert import Expert
 
     model, name = changes.add(folder, expert, seed), Expert.read(expert).name
     _done(as_json, {"added": name, "experts": model.domains}, f"added {name}; {_router_note(model)}")
@@ -83,7 +83,7 @@ def replace(folder: Folder, name: Name, expert: Place, seed: OneSeed = None, as_
     Example: `redx experts replace runs/mnist 8-9 runs/other/seed-0/experts/8-9`
     """
     from redx import changes
-    from redx.library import Expert
+    from redx.models.expert import Expert
 
     new = Expert.read(expert).name
     model, kept = changes.replace(folder, name, expert, seed)

@@ -36,8 +36,8 @@ def evaluate(
     from redx import store
     from redx.composition.evaluation import evaluate as measure
     from redx.composition.evaluation import summarise
-    from redx.folders import name_domains
     from redx.io import files
+    from redx.models.persistence import read_domain_names
     from redx.presets import configure
 
     found = _open_checkpoint(folder, backbone)
@@ -49,7 +49,7 @@ def evaluate(
     rows, examples = [], 1
     for seed in config.seeds:
         banks = found.banks if found else store.read_parts(folder, seed)
-        domains = found.domains if found else name_domains(folder / f"seed-{seed}")
+        domains = found.domains if found else read_domain_names(folder / f"seed-{seed}")
         examples = len(next(iter(banks.values())))
         rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
     if out:

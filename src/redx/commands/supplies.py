@@ -32,9 +32,9 @@ def fetch_backbone(
 
     Example: `redx fetch backbone smollm2-135m`
     """
-    from redx.pretrained import folder
+    from redx.models.backbones.hub import model_folder
 
-    found = folder(name)
+    found = model_folder(name)
     print_json({"folder": str(found)}) if as_json else typer.echo(f"{name} is in {found}")
 
 

@@ -9,7 +9,7 @@ from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.data.text import unpack_texts
 from redx.findings import Study, Table
-from redx.model import Model
+from redx.models.composed import Model
 from redx.studies import safety
 
 

@@ -17,8 +17,8 @@ from redx.composition.parts import Parts
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
 from redx.findings import Study, Table
-from redx.library import Library
-from redx.model import Model
+from redx.models.composed import Model
+from redx.models.library import ExpertLibrary
 from redx.seeding import generator
 
 NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permute", 1.0))
@@ -106,7 +106,7 @@ def grow(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, dict
 def _add(model: Model, test: Split, order: Sequence[str]) -> tuple[list[float], Tensor]:
     """Accuracy after every expert, from none on, and the scores at the end."""
     whole = model.experts
-    library = Library({}, whole.base, whole.banks, whole.ownership, lambda: whole.fingerprint)
+    library = ExpertLibrary({}, whole.base, whole.banks, whole.ownership, lambda: whole.fingerprint)
     growing = dataclasses.replace(model, experts=library)
     curve, parts = [], see(growing, test)
     curve.append(accuracy(parts))
@@ -151,7 +151,7 @@ def _narrow(config: RunConfig, model: Model) -> tuple[RunConfig, Model]:
     key, whole = f"residual/{config.main['residual']}", model.experts
     banks = {name: config.banks[name] for name in dict.fromkeys((config.banks[key].of or key, key))}
     experts = {name: whole[name] for name in whole.names}
-    library = Library(experts, whole.base, banks, whole.ownership, lambda: whole.fingerprint)
+    library = ExpertLibrary(experts, whole.base, banks, whole.ownership, lambda: whole.fingerprint)
     return config.model_copy(update={"banks": banks}), dataclasses.replace(model, experts=library, fixed={})
 
 

@@ -12,7 +12,7 @@ from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.findings import Study, Table
 from redx.lessons import halve
-from redx.model import Model
+from redx.models.composed import Model
 
 
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:

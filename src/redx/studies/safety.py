@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import experts, stages
+from redx import stages
 from redx.composition import certificate, noise, rules
 from redx.composition.evaluation import Banks, certify, noisy_weights, predict
 from redx.composition.metrics import wilson_interval
@@ -17,8 +17,9 @@ from redx.composition.rules import true_domain
 from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.findings import Figure, Line, Panel, Study, Table
-from redx.model import Model
-from redx.ownership import out_of_turn
+from redx.models.banks import run_bank
+from redx.models.composed import Model
+from redx.models.ownership import false_activation_rate
 from redx.seeding import generator
 from redx.studies import library
 
@@ -144,7 +145,8 @@ def keep_silent(config: RunConfig, data: dict[int, Data], models: dict[int, Mode
     outside = [int((places[config.seeds[0]] != index).sum()) for index in range(len(names))]
     for alpha in (0.01, 0.003, 0.001):
         shares = [
-            out_of_turn(_spoken(config, data[seed], model, alpha), places[seed]) for seed, model in models.items()
+            false_activation_rate(_spoken(config, data[seed], model, alpha), places[seed])
+            for seed, model in models.items()
         ]
         mean = torch.stack(shares).mean(0).tolist()
         rows.append((f"{alpha:g}", *mean, sum(mean) / len(mean)))
@@ -166,7 +168,7 @@ def integrate(config: RunConfig, data: Data, model: Model, banks: Banks, seed: i
     bank, router = stages.integrate(training, plain, model.router, model.base, train, seed)
     before = banks["residual", "plain"]
     with torch.no_grad():
-        after = dataclasses.replace(before, residuals=experts.speak(bank, test.inputs), gates=router(test.inputs))
+        after = dataclasses.replace(before, residuals=run_bank(bank, test.inputs), gates=router(test.inputs))
     rows, facts = [], {}
     for name, parts in {"trained apart": before, "after joint training": after}.items():
         judged = certify(rules.get_rule("red"), parts)

@@ -18,7 +18,7 @@ from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.errors import RedxError
 from redx.findings import Figure, Line, Panel, Study, Table
-from redx.model import Model
+from redx.models.composed import Model
 from redx.studies import safety
 
 LENGTHS = {"2": (2,), "3": (3,), "4": (4,), "5-8": (5, 6, 7, 8)}

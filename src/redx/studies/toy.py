@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import experts, lessons, stages
-from redx.base import Base
+from redx import lessons, stages
 from redx.composition import certificate, metrics
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
@@ -17,7 +16,9 @@ from redx.data.dataset import Data
 from redx.findings import Figure, Line, Panel, Study, Table
 from redx.io.progress import progress
 from redx.lessons import Shared
-from redx.model import Model
+from redx.models.banks import Bank, run_bank
+from redx.models.base import Base
+from redx.models.composed import Model
 from redx.tasks import toy
 
 MIXTURES = {  # rule to what the experiment calls it
@@ -77,7 +78,7 @@ def bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     for seed, model in models.items():
         if ("residual", "residual") not in model.banks:
             continue
-        base, said = model.base.classify(x), experts.speak(model.bank(("residual", "residual")), x)
+        base, said = model.base.classify(x), run_bank(model.bank(("residual", "residual")), x)
         corners = base[:, None] + said  # (N, K, 1)
         low, high = certificate.output_interval(base, corners)
         epsilon = float(said.abs().max())
@@ -158,9 +159,9 @@ def mixability(form: str, settings: BankConfig, count: int, base: Base, seed: in
     return float(home.mean()), float(mean.mean()), float(right.all(1).double().mean()), worst, error
 
 
-def alone(form: str, bank: experts.Bank, base: Base, x: Tensor) -> Tensor:
+def alone(form: str, bank: Bank, base: Base, x: Tensor) -> Tensor:
     """What each expert answers alone, in units of the sum: (N, K)."""
-    said = experts.speak(bank, x)[..., 0]
+    said = run_bank(bank, x)[..., 0]
     return (said + base.classify(x) if form == "residual" else said) / toy.UNIT
 
 

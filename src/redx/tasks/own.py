@@ -221,12 +221,12 @@ def _given(parts: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
 
 def _encode(config: RunConfig, words: Sequence[str]) -> Tensor:
     """Texts as points on a sphere, by the frozen part of the backbone: (N, D)."""
-    from redx import pretrained
-    from redx.prefix import Prefix
+    from redx.models.backbones import hub
+    from redx.models.backbones.language import FrozenLM
 
     reading = config.reading
-    folder = pretrained.folder(config.backbone)
-    prefix = Prefix(folder, reading.blocks, "mean", reading.precision, config.device, reading.tokens)
+    folder = hub.model_folder(config.backbone)
+    prefix = FrozenLM(folder, reading.blocks, "mean", reading.precision, config.device, reading.tokens)
     prefix.prepare(list(dict.fromkeys(words)))
     x = prefix.read(words)
     return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)

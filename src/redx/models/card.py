@@ -10,7 +10,7 @@ from redx.config import RunConfig
 SHOWN = ("base", "red", "sum", "moe", "uniform", "global")  # rules that the card tells
 
 
-def write(
+def model_card(
     config: RunConfig, classes: tuple[str, ...], experts: Iterable[dict[str, Any]], figures: dict[str, Any]
 ) -> str:
     """README.md of a saved model."""

@@ -17,13 +17,17 @@ from collections.abc import Sequence
 import torch
 from torch import Generator, Tensor, nn
 
+from redx.config import BankConfig
 from redx.errors import RedxError
+from redx.models.base import Base
 
 ACTIVATIONS = {"gelu": nn.functional.gelu, "relu": torch.relu, "tanh": torch.tanh}
+
+
 ROWS = 8192  # examples that all experts speak about at once
 
 
-class Stack(nn.Module):
+class MLPBank(nn.Module):
     """K multi-layer perceptrons side by side; with sizes (E, C) they are linear."""
 
     def __init__(self, experts: int, sizes: Sequence[int], scale: float = 1.0, activation: str = "gelu") -> None:
@@ -47,7 +51,7 @@ class Stack(nn.Module):
         return [(each, weight.shape[1] ** -0.5) for weight, bias in layers for each in (weight, bias)]
 
 
-class LowRank(nn.Module):
+class LowRankBank(nn.Module):
     """K low-rank corrections of the representation, seen through the shared classifier."""
 
     def __init__(
@@ -67,15 +71,15 @@ class LowRank(nn.Module):
         return [(self.down, self.down.shape[1] ** -0.5), (self.up, 0.0)]
 
 
-Bank = Stack | LowRank
+Bank = MLPBank | LowRankBank
 
 
-def sizes(shape: str, inputs: int, outputs: int, hidden: int, depth: int) -> list[int]:
+def layer_sizes(shape: str, inputs: int, outputs: int, hidden: int, depth: int) -> list[int]:
     """Layer widths of a linear or mlp expert."""
     return [inputs, outputs] if shape == "linear" else [inputs, *[hidden] * depth, outputs]
 
 
-def initialise(bank: Bank, generators: Sequence[Generator]) -> None:
+def initialise_bank(bank: Bank, generators: Sequence[Generator]) -> None:
     """Draw expert k from generator k, so that it starts the same whoever stands beside it."""
     with torch.no_grad():
         for parameter, bound in bank.bounds():
@@ -83,14 +87,14 @@ def initialise(bank: Bank, generators: Sequence[Generator]) -> None:
                 parameter[index] = (2 * torch.rand(parameter.shape[1:], generator=generator) - 1) * bound
 
 
-def fold(bank: Stack, mean: Tensor, deviation: Tensor) -> None:
+def fold_standardisation(bank: MLPBank, mean: Tensor, deviation: Tensor) -> None:
     """Put the standardisation (x - mean) / deviation, each (K, 1, E), into the first layer."""
     with torch.no_grad():
         bank.weights[0].copy_(bank.weights[0] / deviation.transpose(1, 2))
         bank.biases[0].copy_(torch.baddbmm(bank.biases[0], -mean, bank.weights[0]))
 
 
-def speak(bank: Bank, x: Tensor) -> Tensor:
+def run_bank(bank: Bank, x: Tensor) -> Tensor:
     """What every expert says about the same examples: (N, E) to (N, K, C)."""
     count = next(bank.parameters()).shape[0]
     with torch.no_grad():
@@ -98,14 +102,14 @@ def speak(bank: Bank, x: Tensor) -> Tensor:
     return torch.cat(said).contiguous()
 
 
-def split(bank: Bank) -> list[dict[str, Tensor]]:
+def split_bank(bank: Bank) -> list[dict[str, Tensor]]:
     """The tensors of each expert alone."""
     tensors = bank.state_dict()
     count = next(iter(tensors.values())).shape[0]
     return [{name: tensor[index].clone() for name, tensor in tensors.items()} for index in range(count)]
 
 
-def join(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
+def fill_bank(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
     """Fill a bank with experts that were saved one by one, in whatever precision."""
     try:
         bank.load_state_dict(
@@ -120,6 +124,15 @@ def join(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
         ) from error
 
 
-def average(bank: Bank) -> list[dict[str, Tensor]]:
+def average_bank(bank: Bank) -> list[dict[str, Tensor]]:
     """One expert whose parameters are the mean of all: what averaging models would give."""
     return [{name: tensor.mean(0) for name, tensor in bank.state_dict().items()}]
+
+
+def build_bank(settings: BankConfig, count: int, base: Base) -> Bank:
+    """An untrained bank of `count` experts."""
+    hidden = settings.hidden or len(base.weight) // 4
+    if settings.shape == "lowrank":
+        return LowRankBank(count, base.width, hidden, base.weight, settings.scale, settings.activation)
+    widths = layer_sizes(settings.shape, base.width, base.outputs, hidden, settings.depth)
+    return MLPBank(count, widths, settings.scale, settings.activation)

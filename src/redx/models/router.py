@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 
-class Router(nn.Module):
+class NetworkRouter(nn.Module):
     """A fixed-width router over K experts; it must be retrained when their number changes."""
 
     def __init__(self, inputs: int, experts: int, shape: str = "mlp", hidden: int = 256) -> None:
@@ -32,7 +32,7 @@ class Router(nn.Module):
         self.deviation.copy_(h.std(0).clamp_min(1e-6))
 
 
-def initialise(router: nn.Module, generator: Generator) -> None:
+def initialise_router(router: nn.Module, generator: Generator) -> None:
     """Draw all weights from one generator; biases start at zero."""
     with torch.no_grad():
         for parameter in router.parameters():

@@ -3,31 +3,48 @@
 from __future__ import annotations
 
 import copy
+import functools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+from torch import Tensor, nn
+
 from redx.errors import RedxError
 from redx.io import hardware
 from redx.io.cache import cache_folder
 from redx.io.feature_cache import FeatureCache
 from redx.io.progress import progress
-from redx.pretrained import fingerprint, quiet, require
+from redx.models.backbones import hub
+from redx.models.backbones.hub import hash_model, quiet_transformers, require_packages
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+
 Pooling = Literal["mean", "last", "both", "tokens"]
+
+
 Precision = Literal["float32", "bfloat16", "float16"]
+
+
 CHARACTERS = 2000  # of one text at most
+
+
 UNREADABLE = re.compile("[\0\ud800-\udfff]")
+
+
 TOKENS = 2048  # of one batch at most, unless one text alone has more
+
+
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_norm", "norm_f")  # after the last block, as families name it
 
 
-class Prefix:
+class FrozenLM:
     """The blocks of a model up to the highest one asked for; 0 is the embeddings, -1 the last block.
 
     A text becomes one row (the mean over its tokens, the last token, or both side by side) or one row a token.
@@ -63,7 +80,7 @@ class Prefix:
     @cached_property
     def shelf(self) -> FeatureCache:
         """What was read before, by this or any other process."""
-        mark = fingerprint(self.folder)
+        mark = hash_model(self.folder)
         facts = {
             "backbone": self.folder.name,
             "fingerprint": mark,
@@ -82,7 +99,7 @@ class Prefix:
         from transformers import AutoTokenizer
 
         try:
-            with quiet():
+            with quiet_transformers():
                 return AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # transformers has no error of its own for a damaged folder
             raise _unloadable(self.folder, "tokenizer", error) from error
@@ -90,7 +107,6 @@ class Prefix:
     @cached_property
     def model(self) -> nn.Module:
         """The blocks needed and no others, loaded at first use: a run whose features are all kept never comes here."""
-        import torch
         from transformers import AutoModel
 
         hardware.check_precision(self.precision, self.device)
@@ -102,7 +118,7 @@ class Prefix:
         config.num_hidden_layers = needed
         config.use_cache = False
         try:
-            with quiet():
+            with quiet_transformers():
                 model, report = AutoModel.from_pretrained(
                     self.folder,
                     config=config,
@@ -129,7 +145,6 @@ class Prefix:
         A batch holds texts of one length, so nothing is ever padded. Batches are cut in a fixed order: what a killed
         encoding has left over falls into the same batches, and so ends with the same bits.
         """
-        import torch
 
         groups: dict[int, list[tuple[str, list[int]]]] = {}
         for text, tokens in zip(texts, self._tokens(texts), strict=True):
@@ -160,7 +175,6 @@ class Prefix:
 
         What is not kept yet is computed and not kept: see `prepare`.
         """
-        import torch
 
         _check(texts)
         fresh = {text: rows for batch in self.encode(self.shelf.missing(texts)) for text, rows in batch}
@@ -198,7 +212,6 @@ class Prefix:
 
     def _run(self, tokens: Tensor) -> Tensor:
         """One batch without padding, (N, T), to its rows, (N, 1 or T, D)."""
-        import torch
 
         with torch.inference_mode():
             states = self.model(input_ids=tokens.to(self.device), output_hidden_states=True).hidden_states
@@ -210,11 +223,11 @@ class Prefix:
 
 
 def _config(folder: Path) -> Any:
-    require("transformers")
+    require_packages("transformers")
     from transformers import AutoConfig
 
     try:
-        with quiet():
+        with quiet_transformers():
             config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # as above
         raise _unloadable(folder, "config.json", error) from error
@@ -244,3 +257,11 @@ def _check(texts: Sequence[str]) -> None:
 
 def _quote(text: str) -> str:
     return ascii(text[:40] + ("…" if len(text) > 40 else ""))
+
+
+@functools.lru_cache(maxsize=2)
+def load_lower_half(backbone: str) -> FrozenLM:
+    """The lower half of a language model, frozen; what is general about a text is known there."""
+    folder = hub.model_folder(backbone)
+    depth = FrozenLM(folder, (0,), "mean").config.num_hidden_layers
+    return FrozenLM(folder, (math.ceil(depth / 2),), "mean")

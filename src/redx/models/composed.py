@@ -11,24 +11,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import card
-from redx.base import Base
 from redx.composition import rules
 from redx.composition.evaluation import certify, predict
 from redx.composition.parts import Parts
 from redx.composition.rules import Rule
 from redx.config import RunConfig
 from redx.errors import RedxError
-from redx.experts import Bank, speak
 from redx.io import files
-from redx.library import SILENT, Library
-from redx.routers import Router
+from redx.models import card
+from redx.models.banks import Bank, run_bank
+from redx.models.base import Base
+from redx.models.library import CLOSED_GATE, ExpertLibrary
+from redx.models.router import NetworkRouter
 
 Key = tuple[str, str]  # form and name of a bank
 
 
 @dataclass(frozen=True)
-class Facts:
+class ModelInfo:
     """What a model knows of its task."""
 
     domains: tuple[str, ...]  # of the data
@@ -43,14 +43,14 @@ class Facts:
 class Model:
     """What `redx.load` gives: ask it with `predict`, look inside with `explain`, change it for a while with `using`."""
 
-    facts: Facts
+    facts: ModelInfo
     config: RunConfig
     read: Callable[[Sequence[Any] | Tensor], Tensor]
     base: Base
-    experts: Library
-    router: Router | None  # None: the experts' own scores are the gates
+    experts: ExpertLibrary
+    router: NetworkRouter | None  # None: the experts' own scores are the gates
     fixed: dict[Key, Bank] = field(default_factory=dict)  # what does not go by expert: pooled, averaged, joint
-    own_router: dict[Key, Router] = field(default_factory=dict)  # of banks that were trained with one
+    own_router: dict[Key, NetworkRouter] = field(default_factory=dict)  # of banks that were trained with one
     rule: str = "red"
     routing: str = "router"  # who gives the gates: the trained router, or `keys`
     decomposer: Callable[[], Any] | None = None  # loads what turns a sentence into steps
@@ -107,7 +107,7 @@ class Model:
 
     def _speak(self, bank: Key, h: Tensor, chosen: Tensor | None = None) -> Tensor:
         if bank in self.fixed:
-            return speak(self.fixed[bank], h)
+            return run_bank(self.fixed[bank], h)
         return self.experts.speak("/".join(bank), h, chosen)
 
     def gates(self, h: Tensor, bank: Key | None = None) -> Tensor:
@@ -145,7 +145,7 @@ class Model:
         some = Parts(
             self.base.classify(h) / self.facts.unit,
             self.experts.only(names).speak("/".join(bank), h, chosen) / self.facts.unit,
-            gates[:, used].masked_fill(~chosen, SILENT),
+            gates[:, used].masked_fill(~chosen, CLOSED_GATE),
             *[torch.full((len(h),), -1)] * 2,
         )
         return predict(rule, some, rule.weights(some))
@@ -228,7 +228,7 @@ class Model:
         files.write_json(place / "model.json", asdict(self.facts))
         if self.figures:
             files.write_json(folder / "summary.json", self.figures)
-        told = card.write(config, self.classes, (expert.facts for expert in self.experts), self.figures)
+        told = card.model_card(config, self.classes, (expert.facts for expert in self.experts), self.figures)
         files.write_bytes(folder / "README.md", told.encode())
         files.write_json(folder / "config.json", config.model_dump(mode="json"))
 

@@ -7,10 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from redx import experts
-from redx.config import BankConfig
 from redx.errors import RedxError
-from redx.experts import LowRank, Stack
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,3 @@ class Base:
         inner = {f"encoder.{name}": tensor for name, tensor in self.encoder.state_dict().items()}
         outer = {"classifier.weight": self.weight, "classifier.bias": self.bias}
         return inner | outer | {"bus.mean": self.mean, "bus.scale": self.scale}
-
-
-def build(settings: BankConfig, count: int, base: Base) -> experts.Bank:
-    """An untrained bank of `count` experts."""
-    hidden = settings.hidden or len(base.weight) // 4
-    if settings.shape == "lowrank":
-        return LowRank(count, base.width, hidden, base.weight, settings.scale, settings.activation)
-    widths = experts.sizes(settings.shape, base.width, base.outputs, hidden, settings.depth)
-    return Stack(count, widths, settings.scale, settings.activation)

@@ -1,0 +1,1 @@
+"""What is trained and how it is put together: base, experts, router, composed model, and their files."""

@@ -1,0 +1,1 @@
+"""Frozen encoders: image networks, pretrained language models, and where these come from."""

@@ -1,0 +1,82 @@
+"""The image encoder of the default preset: five convolutions with batch norm, and 256 features."""
+
+import torch
+from torch import Tensor, nn
+
+from redx.errors import RedxError
+
+
+def conv_block(inner: int, outer: int, kernel: int = 3, padding: int = 1, pool: bool = False) -> list[nn.Module]:
+    """A convolution; the pool stands before batch norm, which then sees a quarter of the pixels."""
+    halve = [nn.MaxPool2d(2)] if pool else []
+    return [nn.Conv2d(inner, outer, kernel, padding=padding, bias=False), *halve, nn.BatchNorm2d(outer), nn.ReLU()]
+
+
+class ConvEncoder(nn.Module):
+    """Grey images of 28 × 28 to 256 features."""
+
+    width = 256
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            *conv_block(1, 24, kernel=5, padding=0, pool=True),  # 12 × 12
+            *conv_block(24, 48),
+            *conv_block(48, 64, pool=True),  # 6 × 6
+            *conv_block(64, 96),
+            *conv_block(96, 96, pool=True),  # 3 × 3
+            nn.Flatten(),
+            nn.Linear(96 * 9, self.width, bias=False),
+            nn.BatchNorm1d(self.width),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, 28, 28) -> (N, 256)
+        pixels = ((x.float() / 255 - 0.1307) / 0.3081)[:, None]
+        return self.layers(pixels.contiguous(memory_format=torch.channels_last))  # faster convolutions
+
+
+class IdentityEncoder(nn.Module):
+    """Hands its input on."""
+
+    width: int | None = None  # as wide as the input
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, D) -> (N, D)
+        return x
+
+
+class SmallConvEncoder(nn.Module):
+    """Grey images of 28 × 28, as bytes, to 128 features."""
+
+    width = 128  # D, all that there is
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 7 * 7, self.width),
+            nn.ReLU(),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, 28, 28) -> (N, 128)
+        return self.layers((x.float() / 255 - 0.1307)[:, None] / 0.3081)
+
+
+IMAGE_ENCODERS: dict[str, type[nn.Module]] = {  # by the name that `--backbone` takes
+    "cnn": ConvEncoder,
+    "cnn-small": SmallConvEncoder,
+    "none": IdentityEncoder,
+}
+
+
+def build_image_encoder(name: str) -> nn.Module:
+    """Return the untrained encoder of this name; its `width` is the number of features D it gives."""
+    if name not in IMAGE_ENCODERS:
+        raise RedxError(f"There is no backbone {name!r}; choose one of {', '.join(IMAGE_ENCODERS)}.")
+    return IMAGE_ENCODERS[name]()
