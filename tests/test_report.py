@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 import problems
-from redx import report
-from redx.chapter import judge
 from redx.composition.evaluation import Banks, evaluate, summarise
 from redx.composition.noise import NOISES
 from redx.composition.rules import RULES
 from redx.config import BankConfig, RunConfig
-from redx.drawing import draw
 from redx.errors import RedxError
-from redx.findings import Figure, Line, Panel, Study, Table
 from redx.io import files
+from redx.report.content import Figure, Line, Panel, Study, Table
+from redx.report.figures import draw_figure
+from redx.report.page import combine, read_study, write_report
+from redx.report.sections import verdict
 
 DOMAINS = ("low", "middle", "high")
 EVIL = "<script>alert('x')</script>|*_`$\\frac"
@@ -74,7 +74,7 @@ def summary(
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, Path]:
     folder = tmp_path_factory.mktemp("run")
-    page = report.write(folder, settings(), summary(settings()), STUDY)
+    page = write_report(folder, settings(), summary(settings()), STUDY)
     assert page == folder / "report.html"
     return page.read_text(), (folder / "report.md").read_text(), folder
 
@@ -121,7 +121,7 @@ def test_markdown_tables_are_regular(pages: tuple[str, str, Path]) -> None:
 
 
 def test_same_bytes_twice(pages: tuple[str, str, Path], tmp_path: Path) -> None:
-    report.write(tmp_path, settings(), summary(settings()), STUDY)
+    write_report(tmp_path, settings(), summary(settings()), STUDY)
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
         assert path.read_bytes() == (pages[2] / path.relative_to(tmp_path)).read_bytes()
 
@@ -133,7 +133,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
     made["rules"]["red"]["per_domain"][EVIL] = 0.5
     figure = Figure(f"../../{EVIL}", EVIL, (Panel(EVIL, EVIL, EVIL, (Line(EVIL, (0, 1), (0, 1)),)),))
     study = Study({}, (Table(EVIL, (EVIL, EVIL), ((EVIL, EVIL),), EVIL),), (figure, replace(figure, caption="twin")))
-    page = report.write(tmp_path / "run", config, made, study)
+    page = write_report(tmp_path / "run", config, made, study)
     assert "<script" not in page.read_text()
     assert "&lt;script&gt;" in page.read_text()
     text = page.with_suffix(".md").read_text()
@@ -146,7 +146,7 @@ def test_hostile_names_are_only_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("forms", [("standalone", "pooled"), ("residual",), ("standalone",)])
 @pytest.mark.parametrize("classes", [1, 4])
 def test_works_with_whatever_rules_there_are(tmp_path: Path, forms: tuple[str, ...], classes: int) -> None:
-    page = report.write(tmp_path, settings(), summary(settings(), forms, classes), None)
+    page = write_report(tmp_path, settings(), summary(settings(), forms, classes), None)
     assert ("no RED to judge" in page.read_text()) == ("residual" not in forms)
     assert "<h2>Study</h2>" not in page.read_text()
 
@@ -154,7 +154,7 @@ def test_works_with_whatever_rules_there_are(tmp_path: Path, forms: tuple[str, .
 def test_works_with_hardly_anything(tmp_path: Path) -> None:
     bare = {"accuracy": {"mean": 0.5, "low": 0.4, "high": 0.6}}
     made = {"data": summary(settings())["data"], "rules": {"red": bare, "other": bare}}
-    assert "no composition to judge" in report.write(tmp_path, settings(), made, None).read_text()
+    assert "no composition to judge" in write_report(tmp_path, settings(), made, None).read_text()
 
 
 @pytest.mark.parametrize(("worst", "words"), [(0.7, "0.1000 below the base"), (0.8, "does not fall below the base")])
@@ -163,7 +163,7 @@ def test_headline_says_it_either_way(worst: float, words: str) -> None:
         return {"accuracy": {"mean": mean, "low": mean - 0.01, "high": mean + 0.01}}
 
     red = {**entry(0.75), "certified": {"1": worst}, "noise": {"swap": {"1": 0.72}}}
-    said = " ".join(judge({"base": entry(0.8), "red": red, "global": entry(0.755)}))
+    said = " ".join(verdict({"base": entry(0.8), "red": red, "global": entry(0.755)}))
     assert words in said
     assert "0.0500 below the base (0.8000)" in said
     assert "0.0050 below the head trained on all data pooled (0.7550; the intervals overlap)" in said
@@ -172,9 +172,9 @@ def test_headline_says_it_either_way(worst: float, words: str) -> None:
 
 def test_figures_follow_the_page_or_stand_alone() -> None:
     figure = STUDY.figures[0]
-    assert draw(figure, "a") == draw(figure, "a")
-    assert "prefers-color-scheme" in draw(figure, "a")
-    assert "<style" not in draw(figure, "a", figure.panels[0])
+    assert draw_figure(figure, "a") == draw_figure(figure, "a")
+    assert "prefers-color-scheme" in draw_figure(figure, "a")
+    assert "<style" not in draw_figure(figure, "a", figure.panels[0])
 
 
 def save(folder: Path, study: Study | None = None, **changes: Any) -> Path:
@@ -187,17 +187,17 @@ def save(folder: Path, study: Study | None = None, **changes: Any) -> Path:
 
 
 def test_study_comes_back_as_it_was(tmp_path: Path) -> None:
-    assert report.read_study(save(tmp_path / "a", STUDY)) == STUDY
-    assert report.read_study(save(tmp_path / "b")) is None
+    assert read_study(save(tmp_path / "a", STUDY)) == STUDY
+    assert read_study(save(tmp_path / "b")) is None
     files.write_json(tmp_path / "b" / "study.json", {"tables": 3})
     with pytest.raises(RedxError, match="does not hold a study"):
-        report.read_study(tmp_path / "b")
+        read_study(tmp_path / "b")
 
 
 def test_combine(tmp_path: Path) -> None:
     one, two = save(tmp_path / "one", STUDY), save(tmp_path / "x" / "one", seeds=(3, 4))
-    assert report.combine([one], tmp_path / "ignored.html") == one / "report.html"
-    page = report.combine([one, two], tmp_path / "both.html")
+    assert combine([one], tmp_path / "ignored.html") == one / "report.html"
+    page = combine([one, two], tmp_path / "both.html")
     assert page == tmp_path / "both.html"
     html, text = page.read_text(), (tmp_path / "both.md").read_text()
     assert "2 runs compared" in html
@@ -209,12 +209,12 @@ def test_combine(tmp_path: Path) -> None:
     assert all((tmp_path / link).exists() for link in links)
     assert not (tmp_path / "ignored.html").exists()
     with pytest.raises(RedxError, match="no run"):
-        report.combine([], tmp_path)
+        combine([], tmp_path)
     with pytest.raises(RedxError, match=r"no .*config\.json"):
-        report.combine([tmp_path / "nowhere"], tmp_path)
+        combine([tmp_path / "nowhere"], tmp_path)
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(RedxError, match=r"needs matplotlib; .* 'redx\[report\]'"):
-        report.write(tmp_path, settings(), summary(settings()), None)
+        write_report(tmp_path, settings(), summary(settings()), None)

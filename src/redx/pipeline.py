@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import lessons, report, schooling, stages, store
+from redx import lessons, schooling, stages, store
 from redx.arithmetic import decomposers
 from redx.arithmetic.executor import Executor, Solver
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
@@ -26,7 +26,6 @@ from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.findings import Study
 from redx.folders import load_seed
 from redx.io import files
 from redx.io.progress import progress
@@ -38,6 +37,8 @@ from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import TextEncoder, build_encoder
 from redx.models.persistence import read_domain_names
 from redx.presets import configure
+from redx.report import page
+from redx.report.content import Study
 from redx.tasks import task
 
 log = logging.getLogger("redx")
@@ -66,7 +67,7 @@ def run(
     **changes: Any,
 ) -> Run:
     """Run a task from data to report; a run that was interrupted goes on where it stopped, with the same numbers."""
-    report.check()
+    page.check_packages()
     config = configure(name, preset, seeds=seeds, **changes)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
@@ -217,7 +218,7 @@ def _conclude(
     files.write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
     files.write_bytes(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     files.write_json(folder / "summary.json", summary)
-    report.write(folder, config, summary, study)
+    page.write_report(folder, config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
 
@@ -227,7 +228,7 @@ def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[i
     module = task(config.task).study
     if module is None or config.study == "none":
         return None
-    made = report.read_study(folder)
+    made = page.read_study(folder)
     if made is None or made.facts.get("seeds") != list(config.seeds):
         models = {seed: load(folder, seed) for seed in config.seeds}
         made = importlib.import_module(f"redx.studies.{module}").study(config, data, models, parts)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from pydantic import ValidationError
 
 from redx.config import PLACES, RunConfig
 from redx.errors import RedxError
+from redx.tasks import preset
 from redx.tasks import preset as find
 
 
@@ -73,3 +75,35 @@ RUNS = {
     "moe": ("standalone", "averaged", "pooled"),
     "all": ("residual", "standalone", "averaged", "pooled"),
 }
+
+
+def reproduce(config: RunConfig) -> tuple[str, list[str]]:
+    """The command that repeats a run, and the settings it cannot say because they differ from the preset's."""
+    words = ["redx", "run", config.task, "--preset", config.preset]
+    words += [word for seed in config.seeds for word in ("--seed", str(seed))]
+    try:
+        usual = preset(config.task, config.preset).model_dump()
+    except RedxError:  # a task that is not installed here still has a report
+        return shlex.join(words), []
+    left = config.model_dump(exclude={"seeds"})
+    for name in ("backbone", "device", "data_dir", "limit", "study", "decomposer"):
+        words += _option_words(name, left, usual)
+    for section, names in PLACES.items():
+        inner, outer = (each["base"]["trunk"] if section == "trunk" else each[section] for each in (left, usual))
+        if inner and outer:
+            for short, name in {**names, **({"data": "file"} if "file" in inner else {})}.items():
+                words += _option_words(name, inner, outer, OPTION_NAMES.get(short, short))
+    return shlex.join(words), [name for name, value in left.items() if value != usual[name]]
+
+
+def _option_words(name: str, settings: dict[str, Any], usual: dict[str, Any], option: str | None = None) -> list[str]:
+    """A setting as a user would give it, if it is not the usual one; it then counts as usual."""
+    value = settings[name]
+    if value == usual[name]:
+        return []
+    settings[name] = usual[name]
+    values = value if isinstance(value, tuple | list) else [value]
+    return [word for each in values for word in (f"--{(option or name).replace('_', '-')}", str(each))]
+
+
+OPTION_NAMES = {"blocks": "block", "operations": "operation", "routing": "router"}  # where they are called otherwise

@@ -127,9 +127,9 @@ def report(
 
     Example: `redx report runs/toy-linear runs/toy-mlp --out compare.html`
     """
-    from redx import report as pages
+    from redx.report import page
 
-    made = pages.combine(runs, out or Path("report.html"))
+    made = page.combine(runs, out or Path("report.html"))
     print_json({"report": str(made)}) if as_json else typer.echo(f"report: {made}")
 
 

@@ -8,8 +8,8 @@ from redx.composition.evaluation import Banks
 from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.data.text import unpack_texts
-from redx.findings import Study, Table
 from redx.models.composed import Model
+from redx.report.content import Study, Table
 from redx.studies import safety
 
 

@@ -16,9 +16,9 @@ from redx.composition.evaluation import noisy_weights, predict
 from redx.composition.parts import Parts
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
-from redx.findings import Study, Table
 from redx.models.composed import Model
 from redx.models.library import ExpertLibrary
+from redx.report.content import Study, Table
 from redx.seeding import generator
 
 NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permute", 1.0))

@@ -10,9 +10,9 @@ from redx.composition import rules
 from redx.composition.evaluation import Banks, predict
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.findings import Study, Table
 from redx.lessons import halve
 from redx.models.composed import Model
+from redx.report.content import Study, Table
 
 
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:

@@ -16,10 +16,10 @@ from redx.composition.parts import Parts
 from redx.composition.rules import true_domain
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.findings import Figure, Line, Panel, Study, Table
 from redx.models.banks import run_bank
 from redx.models.composed import Model
 from redx.models.ownership import false_activation_rate
+from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.seeding import generator
 from redx.studies import library
 

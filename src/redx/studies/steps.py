@@ -17,8 +17,8 @@ from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.errors import RedxError
-from redx.findings import Figure, Line, Panel, Study, Table
 from redx.models.composed import Model
+from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.studies import safety
 
 LENGTHS = {"2": (2,), "3": (3,), "4": (4,), "5-8": (5, 6, 7, 8)}

@@ -13,12 +13,12 @@ from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
 from redx.config import BankConfig, RunConfig
 from redx.data.dataset import Data
-from redx.findings import Figure, Line, Panel, Study, Table
 from redx.io.progress import progress
 from redx.lessons import Shared
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.composed import Model
+from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.tasks import toy
 
 MIXTURES = {  # rule to what the experiment calls it

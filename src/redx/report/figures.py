@@ -7,7 +7,7 @@ import math
 import re
 from typing import TYPE_CHECKING, Any
 
-from redx.findings import Figure, Panel
+from redx.report.content import Figure, Panel
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ ALONE = (  # what a figure needs when it is opened as a file, where no page says
 )
 
 
-def paint(figure: Figure) -> dict[str, str]:
+def line_colours(figure: Figure) -> dict[str, str]:
     """A colour for every line of a figure: a rule's own, ink for a dashed line, else the next that is free."""
     lines = {line.name: line for panel in figure.panels for line in panel.lines}
     others = [name for name, line in lines.items() if name not in COLOURS and not line.dashed]
@@ -47,12 +47,12 @@ def paint(figure: Figure) -> dict[str, str]:
     return {name: COLOURS.get(name) or chosen.get(name, "currentColor") for name in lines}
 
 
-def dashes(figure: Figure) -> list[tuple[str, bool]]:
+def legend_lines(figure: Figure) -> list[tuple[str, bool]]:
     """The lines of a figure for its legend: each name once, and whether it is dashed."""
     return list({line.name: line.dashed for panel in figure.panels for line in panel.lines}.items())
 
 
-def draw(figure: Figure, salt: str, only: Panel | None = None) -> str:
+def draw_figure(figure: Figure, salt: str, only: Panel | None = None) -> str:
     """A figure with its legend as a file of its own, or one panel of it to stand in a page."""
     import matplotlib
     from matplotlib.figure import Figure as Canvas
@@ -62,7 +62,7 @@ def draw(figure: Figure, salt: str, only: Panel | None = None) -> str:
     columns = max(1, min(3, len(panels)))
     rows = max(1, math.ceil(len(panels) / columns))
     size = (4.8, 2.8) if len(figure.panels) == 1 else (3.6 * columns, 2.8 * rows)
-    colours = {name: colour.replace("currentColor", INK) for name, colour in paint(figure).items()}
+    colours = {name: colour.replace("currentColor", INK) for name, colour in line_colours(figure).items()}
     salted = f"{salt}/{'' if only is None else figure.panels.index(only)}"  # so that ids are unique in a page
     style: dict[Any, Any] = {**STYLE, "svg.hashsalt": salted}
     with matplotlib.rc_context(style):
@@ -73,7 +73,9 @@ def draw(figure: Figure, salt: str, only: Panel | None = None) -> str:
         for axes in places[len(panels) :]:
             axes.set_axis_off()
         if only is None and colours:
-            keys = [Line2D([], [], color=colours[n], linestyle="--" if d else "-", label=n) for n, d in dashes(figure)]
+            keys = [
+                Line2D([], [], color=colours[n], linestyle="--" if d else "-", label=n) for n, d in legend_lines(figure)
+            ]
             canvas.legend(handles=keys, loc="outside lower center", ncols=min(len(keys), 2 + 2 * columns))
         buffer = io.BytesIO()
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})

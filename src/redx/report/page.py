@@ -11,27 +11,27 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from redx import store
-from redx.chapter import Chapter, Summary, explain, show, tell
 from redx.config import RunConfig
-from redx.drawing import dashes, draw, paint
 from redx.errors import RedxError
-from redx.findings import Figure, Study, Table
 from redx.io.files import read_json, write_bytes
+from redx.report.content import Figure, Study, Table
+from redx.report.figures import draw_figure, legend_lines, line_colours
+from redx.report.sections import RunReport, Summary, describe_run, format_value, glossary
 
 Files = dict[tuple[str, Figure], str]  # where the figure of a run is, beside the page
 
 
-def check() -> None:
+def check_packages() -> None:
     """Refuse early where a package that the report needs is missing."""
     missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise RedxError(f"The report needs {' and '.join(missing)}; install with: pip install 'redx[report]'.")
 
 
-def write(folder: Path, config: RunConfig, summary: Summary, study: Study | None) -> Path:
+def write_report(folder: Path, config: RunConfig, summary: Summary, study: Study | None) -> Path:
     """Write report.html, report.md and figures/*.svg into a run folder."""
-    chapter = tell(config.task, config, summary, study)
-    return _publish([chapter], folder / "report.html", f"{config.task}, {config.preset}")
+    chapter = describe_run(config.task, config, summary, study)
+    return publish([chapter], folder / "report.html", f"{config.task}, {config.preset}")
 
 
 def combine(folders: Sequence[Path], out: Path) -> Path:
@@ -40,12 +40,12 @@ def combine(folders: Sequence[Path], out: Path) -> Path:
         raise RedxError("There is no run to report on; give the folder of at least one finished run.")
     runs = [(store.read_config(at), read_json(at / "summary.json"), read_study(at)) for at in folders]
     if len(folders) == 1:
-        return write(folders[0], *runs[0])
+        return write_report(folders[0], *runs[0])
     names = [folder.resolve().name for folder in folders]
     labels = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
-    chapters = [tell(label, *run) for label, run in zip(labels, runs, strict=True)]
+    chapters = [describe_run(label, *run) for label, run in zip(labels, runs, strict=True)]
     page = out if out.suffix == ".html" else out / "report.html"
-    return _publish(chapters, page, f"{len(chapters)} runs compared")
+    return publish(chapters, page, f"{len(chapters)} runs compared")
 
 
 def read_study(folder: Path) -> Study | None:
@@ -59,14 +59,14 @@ def read_study(folder: Path) -> Study | None:
         raise RedxError(f"{path} does not hold a study; delete it and repeat the run.") from error
 
 
-def align(table: Table) -> list[bool]:
+def numeric_columns(table: Table) -> list[bool]:
     """For each column, whether it holds numbers and so stands to the right."""
     number = re.compile(r"—|[-+]?\d[\d.,]*(e[-+]\d+)?( \[.*)?")
-    return [all(number.fullmatch(show(row[at])) for row in table.rows) for at in range(len(table.columns))]
+    return [all(number.fullmatch(format_value(row[at])) for row in table.rows) for at in range(len(table.columns))]
 
 
-def _publish(chapters: list[Chapter], page: Path, title: str) -> Path:
-    check()
+def publish(chapters: list[RunReport], page: Path, title: str) -> Path:
+    check_packages()
     comparison = Table("", ("run", *chapters[0].main), tuple((run.label, *run.main.values()) for run in chapters))
     compared = comparison if len(chapters) > 1 else None
     files: Files = {}
@@ -76,7 +76,7 @@ def _publish(chapters: list[Chapter], page: Path, title: str) -> Path:
             while f"figures/{stem}.svg" in files.values():  # two names may be the same once they are made file names
                 stem += f"-{index}"
             files[chapter.label, figure] = f"figures/{stem}.svg"
-            write_bytes(page.parent / "figures" / f"{stem}.svg", draw(figure, stem).encode())
+            write_bytes(page.parent / "figures" / f"{stem}.svg", draw_figure(figure, stem).encode())
     write_bytes(page.with_suffix(".md"), to_markdown(title, chapters, compared, files).encode())
     write_bytes(page, to_html(title, chapters, compared).encode())
     return page
@@ -86,7 +86,7 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "figure"
 
 
-def to_html(title: str, chapters: list[Chapter], compared: Table | None) -> str:
+def to_html(title: str, chapters: list[RunReport], compared: Table | None) -> str:
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -96,13 +96,19 @@ def to_html(title: str, chapters: list[Chapter], compared: Table | None) -> str:
         return Markup(re.sub(r"^([\d.]+) (\[[\d., ]+\])$", r"\1 <small>\2</small>", safe))
 
     page = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    page.filters |= {"show": show, "mark": mark, "align": align, "paint": paint, "dashes": dashes}
-    page.globals |= {"draw": lambda figure, salt, panel: Markup(draw(figure, salt, panel))}
-    source = importlib.resources.files("redx").joinpath("report.html.j2").read_text(encoding="utf-8")
-    return page.from_string(source).render(title=title, chapters=chapters, compared=compared, glossary=explain())
+    page.filters |= {
+        "show": format_value,
+        "mark": mark,
+        "align": numeric_columns,
+        "paint": line_colours,
+        "dashes": legend_lines,
+    }
+    page.globals |= {"draw": lambda figure, salt, panel: Markup(draw_figure(figure, salt, panel))}
+    source = importlib.resources.files("redx.report").joinpath("report.html.j2").read_text(encoding="utf-8")
+    return page.from_string(source).render(title=title, chapters=chapters, compared=compared, glossary=glossary())
 
 
-def to_markdown(title: str, chapters: list[Chapter], compared: Table | None, files: Files) -> str:
+def to_markdown(title: str, chapters: list[RunReport], compared: Table | None, files: Files) -> str:
     def plain(text: str) -> str:
         return re.sub(r"([\\|*_\[\]])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
 
@@ -110,8 +116,8 @@ def to_markdown(title: str, chapters: list[Chapter], compared: Table | None, fil
         if found.rows:
             yield from [f"**{plain(found.title)}**", ""] if found.title else []
             yield f"| {' | '.join(map(plain, found.columns))} |"
-            yield f"|{'|'.join('---:' if right else '---' for right in align(found))}|"
-            yield from (f"| {' | '.join(plain(show(cell)) for cell in row)} |" for row in found.rows)
+            yield f"|{'|'.join('---:' if right else '---' for right in numeric_columns(found))}|"
+            yield from (f"| {' | '.join(plain(format_value(cell)) for cell in row)} |" for row in found.rows)
             yield from ["", plain(found.note), ""] if found.note else [""]
 
     lines = [f"# {plain(title)}", ""]
@@ -132,6 +138,6 @@ def to_markdown(title: str, chapters: list[Chapter], compared: Table | None, fil
         if run.changed:
             lines += [f"Settings that differ from the preset: {', '.join(run.changed)}; see config.json.", ""]
     lines += ["## Glossary", ""]
-    for found in explain():
+    for found in glossary():
         lines += table(found)
     return "\n".join(lines)

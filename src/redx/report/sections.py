@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from redx.composition import noise
 from redx.composition.rules import RULES
-from redx.config import PLACES, RunConfig
-from redx.drawing import COLOURS
-from redx.errors import RedxError
-from redx.findings import Figure, Line, Panel, Study, Table
-from redx.tasks import preset
+from redx.config import RunConfig
+from redx.presets import reproduce
+from redx.report.content import Figure, Line, Panel, Study, Table
+from redx.report.figures import COLOURS
 
 Cell = str | float | int | None
+
+
 Summary = dict[str, Any]  # summary.json, or a part of it
+
 
 REFERENCES = ("base", "global", "oracle")  # what the other rules are measured against: drawn dashed
 
@@ -32,7 +33,7 @@ class Section:
 
 
 @dataclass(frozen=True)
-class Chapter:
+class RunReport:
     """All that is told about one run, as plain values that HTML and Markdown draw alike."""
 
     label: str
@@ -45,17 +46,17 @@ class Chapter:
     settings: str
 
 
-def tell(label: str, config: RunConfig, summary: Summary, study: Study | None) -> Chapter:
+def describe_run(label: str, config: RunConfig, summary: Summary, study: Study | None) -> RunReport:
     """The chapter of one run."""
-    rules = rename(config, summary["rules"])
+    rules = name_banks(config, summary["rules"])
     sections = [
-        Section("Rules", (tabulate_rules(rules, summary.get("interval", "95 %")),)),
-        Section("Accuracy by domain", (tabulate_domains(rules, summary.get("domains", [])),)),
-        Section("F1 by class", (tabulate_classes(rules),)),
-        Section("Accuracy against noise", (tabulate_areas(rules),), plot_noise(summary["rules"])),
-        Section("Certified accuracy", (), plot_certified(summary["rules"])),
+        Section("Rules", (rules_table(rules, summary.get("interval", "95 %")),)),
+        Section("Accuracy by domain", (domains_table(rules, summary.get("domains", [])),)),
+        Section("F1 by class", (classes_table(rules),)),
+        Section("Accuracy against noise", (noise_area_table(rules),), noise_figures(summary["rules"])),
+        Section("Certified accuracy", (), certified_figures(summary["rules"])),
         Section("Study", study.tables if study else (), study.figures if study else ()),
-        Section("Cost", (tabulate_cost(summary.get("cost", {})),)),
+        Section("Cost", (cost_table(summary.get("cost", {})),)),
     ]
     data, router = summary["data"], summary.get("router", {}).get("accuracy")
     facts = {
@@ -64,16 +65,16 @@ def tell(label: str, config: RunConfig, summary: Summary, study: Study | None) -
         "seeds": ", ".join(map(str, config.seeds)),
         "split": data["split"],
         "test questions seen in training": f"{100 * data['seen_in_train']:.4g} %",
-        "train / validation / test": " / ".join(show(data[name]) for name in ("train", "validation", "test")),
+        "train / validation / test": " / ".join(format_value(data[name]) for name in ("train", "validation", "test")),
         "backbone": config.backbone,
-        "router accuracy": show(router),
+        "router accuracy": format_value(router),
     }
     command, changed = reproduce(config)
-    return Chapter(
+    return RunReport(
         label=label,
         facts=facts,
-        headline=judge(summary["rules"]),
-        main=pick(summary["rules"]),
+        headline=verdict(summary["rules"]),
+        main=main_figures(summary["rules"]),
         sections=[found for found in sections if found.figures or any(table.rows for table in found.tables)],
         command=command,
         changed=changed,
@@ -81,7 +82,7 @@ def tell(label: str, config: RunConfig, summary: Summary, study: Study | None) -
     )
 
 
-def pick(rules: Summary) -> dict[str, float | None]:
+def main_figures(rules: Summary) -> dict[str, float | None]:
     """The main figures of a run; None where a run lacks the rule."""
 
     def accuracy(name: str) -> float | None:
@@ -99,7 +100,7 @@ def pick(rules: Summary) -> dict[str, float | None]:
     }
 
 
-def judge(rules: Summary) -> list[str]:
+def verdict(rules: Summary) -> list[str]:
     """The headline: what came out and whether a bad router costs more than the experts bring, good or bad alike."""
     name = next((name for name in ("red", "moe") if name in rules), None)
     if name is None or "base" not in rules:
@@ -108,34 +109,36 @@ def judge(rules: Summary) -> list[str]:
     called = "RED" if name == "red" else "The mixture of experts (`moe`)"
     said = [] if name == "red" else ["This run has no main bank of residual experts, so there is no RED to judge."]
     others = {"base": "the base", "global": "the head trained on all data pooled"}
-    gaps = " and ".join(_against(found, rules[other], words) for other, words in others.items() if other in rules)
-    said.append(f"{called} answers {show(found['accuracy']['mean'])} of the test questions right: {gaps}.")
+    gaps = " and ".join(_compare(found, rules[other], words) for other, words in others.items() if other in rules)
+    said.append(f"{called} answers {format_value(found['accuracy']['mean'])} of the test questions right: {gaps}.")
     swapped = found.get("noise", {}).get("swap", {}).get("1")
     worst, floor = found.get("certified", {}).get("1"), base["accuracy"]["mean"]
-    wrong = [] if swapped is None else [f"A router that always asks a wrong expert leaves {show(swapped)}."]
+    wrong = [] if swapped is None else [f"A router that always asks a wrong expert leaves {format_value(swapped)}."]
     if worst is None:
         return said + wrong
     verdict = (
-        f"That is {show(floor - worst)} below the base: a bad enough router costs more than these experts bring."
+        f"That is {format_value(floor - worst)} below the base: a bad enough router costs more than these experts bring."
         if worst < floor
         else "That does not fall below the base: no router whatsoever can cost more than these experts bring."
     )
-    said.append(" ".join([*wrong, f"The worst router there could be leaves {show(worst)} (certified at ε = 1)."]))
+    said.append(
+        " ".join([*wrong, f"The worst router there could be leaves {format_value(worst)} (certified at ε = 1)."])
+    )
     return [*said, verdict]
 
 
-def _against(found: Summary, other: Summary, called: str) -> str:
+def _compare(found: Summary, other: Summary, called: str) -> str:
     """A plain comparison of two accuracies."""
     mine, its = found["accuracy"], other["accuracy"]
     gap = mine["mean"] - its["mean"]
     if gap == 0:
-        return f"level with {called} ({show(its['mean'])})"
+        return f"level with {called} ({format_value(its['mean'])})"
     apart = mine["low"] > its["high"] or mine["high"] < its["low"]
     way = "above" if gap > 0 else "below"
-    return f"{show(abs(gap))} {way} {called} ({show(its['mean'])}{'' if apart else '; the intervals overlap'})"
+    return f"{format_value(abs(gap))} {way} {called} ({format_value(its['mean'])}{'' if apart else '; the intervals overlap'})"
 
 
-def rename(config: RunConfig, rules: Summary) -> Summary:
+def name_banks(config: RunConfig, rules: Summary) -> Summary:
     """Every rule once: no plain name where its figures stand with their bank; † marks the main of several banks."""
     banks: dict[str, list[str]] = {}
     for name in rules:
@@ -151,13 +154,13 @@ def rename(config: RunConfig, rules: Summary) -> Summary:
     return named
 
 
-def tabulate_rules(rules: Summary, interval: str) -> Table:
+def rules_table(rules: Summary, interval: str) -> Table:
     epsilons = sorted({epsilon for entry in rules.values() for epsilon in entry.get("certified", {})}, key=float)
     columns = ("rule", "accuracy", "worst domain", "macro-F1", "ECE")
     columns += (*(f"certified ε={epsilon}" for epsilon in epsilons), "swap 1", "harm", "help")
     rows: list[tuple[Cell, ...]] = []
     for name, entry in rules.items():
-        mean, low, high = (show(entry["accuracy"][key]) for key in ("mean", "low", "high"))
+        mean, low, high = (format_value(entry["accuracy"][key]) for key in ("mean", "low", "high"))
         certified = (entry.get("certified", {}).get(epsilon) for epsilon in epsilons)
         swapped = entry.get("noise", {}).get("swap", {}).get("1")
         clean = (entry.get(key) for key in ("worst_domain", "macro_f1", "ece"))
@@ -173,14 +176,14 @@ def tabulate_rules(rules: Summary, interval: str) -> Table:
     return Table("", columns, tuple(rows), note + marked)
 
 
-def tabulate_domains(rules: Summary, order: Sequence[str]) -> Table:
+def domains_table(rules: Summary, order: Sequence[str]) -> Table:
     found = {domain: None for entry in rules.values() for domain in entry.get("per_domain", {})}
     domains = list(dict.fromkeys([*(domain for domain in order if domain in found), *found]))
     rows = ((name, *(entry.get("per_domain", {}).get(domain) for domain in domains)) for name, entry in rules.items())
     return Table("", ("rule", *domains), tuple(rows))
 
 
-def tabulate_classes(rules: Summary) -> Table:
+def classes_table(rules: Summary) -> Table:
     """F1 of every class; only where they are few enough to read."""
     classes = list(dict.fromkeys(label for entry in rules.values() for label in entry.get("per_class", {})))
     rows = ((name, *(entry["per_class"][label]["f1"] for label in classes)) for name, entry in rules.items())
@@ -188,37 +191,37 @@ def tabulate_classes(rules: Summary) -> Table:
     return Table("", ("rule", *classes), tuple(rows) if 0 < len(classes) <= 20 else (), note)
 
 
-def tabulate_areas(rules: Summary) -> Table:
+def noise_area_table(rules: Summary) -> Table:
     kinds = list(dict.fromkeys(kind for entry in rules.values() for kind in entry.get("noise_area", {})))
     rows = ((name, *(entry.get("noise_area", {}).get(kind) for kind in kinds)) for name, entry in rules.items())
     note = "1 would be right at every level from 0 to 1."
     return Table("Area under the noise curve", ("rule", *kinds), tuple(rows) if kinds else (), note)
 
 
-def tabulate_cost(cost: Summary) -> Table:
+def cost_table(cost: Summary) -> Table:
     seconds = [(stage, f"{value:,.2f}", "s") for stage, value in cost.get("seconds", {}).items()]
     memory = [("peak memory", f"{cost['peak_memory_mb']:,.0f}", "MB")] if "peak_memory_mb" in cost else []
-    sizes = [(part, show(value), "parameters") for part, value in cost.get("parameters", {}).items()]
+    sizes = [(part, format_value(value), "parameters") for part, value in cost.get("parameters", {}).items()]
     return Table("", ("stage or part", "amount", "unit"), (*seconds, *memory, *sizes), "Seconds are summed over seeds.")
 
 
-def plot_noise(rules: Summary) -> tuple[Figure, ...]:
+def noise_figures(rules: Summary) -> tuple[Figure, ...]:
     """Accuracy against the level of noise, a panel a kind; nothing where nothing was swept."""
     kinds = dict.fromkeys(kind for name in COLOURS for kind in rules.get(name, {}).get("noise", {}))
     curves = {kind: {name: entry.get("noise", {}).get(kind, {}) for name, entry in rules.items()} for kind in kinds}
-    panels = tuple(Panel(kind, "level", "accuracy", _trace(curves[kind])) for kind in kinds)
+    panels = tuple(Panel(kind, "level", "accuracy", _rule_lines(curves[kind])) for kind in kinds)
     caption = "Accuracy when the router is wrong, by kind and level of noise."
     return (Figure("noise", caption, panels),) if panels else ()
 
 
-def plot_certified(rules: Summary) -> tuple[Figure, ...]:
+def certified_figures(rules: Summary) -> tuple[Figure, ...]:
     """Certified accuracy against ε; nothing where nothing was certified."""
-    lines = _trace({name: entry.get("certified", {}) for name, entry in rules.items()})
+    lines = _rule_lines({name: entry.get("certified", {}) for name, entry in rules.items()})
     caption = "Share that stays right whatever an adversary does with a share ε of the routing mass."
     return (Figure("certified", caption, (Panel("", "ε", "certified accuracy", lines),)),) if lines else ()
 
 
-def _trace(curves: dict[str, dict[str, float]]) -> tuple[Line, ...]:
+def _rule_lines(curves: dict[str, dict[str, float]]) -> tuple[Line, ...]:
     """Curves of the rules worth drawing; keys of a curve are numbers as text."""
     lines = []
     for name in (name for name in COLOURS if curves.get(name)):
@@ -227,7 +230,7 @@ def _trace(curves: dict[str, dict[str, float]]) -> tuple[Line, ...]:
     return tuple(lines)
 
 
-def explain() -> tuple[Table, ...]:
+def glossary() -> tuple[Table, ...]:
     """What the names mean, in the words of the classes themselves."""
 
     def say(found: dict[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -237,39 +240,7 @@ def explain() -> tuple[Table, ...]:
     return Table("Rules", ("rule", "meaning"), rules), Table("Noise", ("kind", "meaning"), kinds)
 
 
-def reproduce(config: RunConfig) -> tuple[str, list[str]]:
-    """The command that repeats a run, and the settings it cannot say because they differ from the preset's."""
-    words = ["redx", "run", config.task, "--preset", config.preset]
-    words += [word for seed in config.seeds for word in ("--seed", str(seed))]
-    try:
-        usual = preset(config.task, config.preset).model_dump()
-    except RedxError:  # a task that is not installed here still has a report
-        return shlex.join(words), []
-    left = config.model_dump(exclude={"seeds"})
-    for name in ("backbone", "device", "data_dir", "limit", "study", "decomposer"):
-        words += _say(name, left, usual)
-    for section, names in PLACES.items():
-        inner, outer = (each["base"]["trunk"] if section == "trunk" else each[section] for each in (left, usual))
-        if inner and outer:
-            for short, name in {**names, **({"data": "file"} if "file" in inner else {})}.items():
-                words += _say(name, inner, outer, OPTIONS.get(short, short))
-    return shlex.join(words), [name for name, value in left.items() if value != usual[name]]
-
-
-def _say(name: str, settings: dict[str, Any], usual: dict[str, Any], option: str | None = None) -> list[str]:
-    """A setting as a user would give it, if it is not the usual one; it then counts as usual."""
-    value = settings[name]
-    if value == usual[name]:
-        return []
-    settings[name] = usual[name]
-    values = value if isinstance(value, tuple | list) else [value]
-    return [word for each in values for word in (f"--{(option or name).replace('_', '-')}", str(each))]
-
-
-OPTIONS = {"blocks": "block", "operations": "operation", "routing": "router"}  # where they are called otherwise
-
-
-def show(value: Cell) -> str:
+def format_value(value: Cell) -> str:
     """A number as it stands in a table."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "—"

@@ -1,0 +1,1 @@
+"""The report of a run: content, sections, figures, and the page itself."""
