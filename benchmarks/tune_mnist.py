@@ -12,20 +12,23 @@ from typing import Any
 
 import torch
 
-from redx import lessons, stages
 from redx.composition import certificate, noise, rules
 from redx.composition.evaluation import certify, noisy_weights, predict, tally
 from redx.composition.parts import Parts
 from redx.config import BankConfig, OwnershipConfig, RunConfig
 from redx.data.dataset import Data, Split
 from redx.io import files
-from redx.lessons import Shared
-from redx.models import banks, encoder
+from redx.models import encoder
+from redx.models.banks import run_bank
 from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer, false_activation_rate
 from redx.models.router import NetworkRouter
 from redx.seeding import generator
 from redx.tasks import task
+from redx.training import datasets, features
+from redx.training.banks import train_bank, train_ownership
+from redx.training.datasets import SharedData
+from redx.training.router import train_router
 
 HELD_OUT = 10_000
 OPTIMISERS = [  # the same grid for everybody
@@ -78,24 +81,26 @@ class Bench:
         self.base = Base.of(
             files.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoder.build_encoder(self.config)
         )
-        train = stages.embed(self.config, self.base, data.train)
-        validation = stages.embed(self.config, self.base, data.validation)
-        choose, calibrate = lessons.halve(data, self.config.ownership.calibration, seed)
-        shared = lessons.share(data, self.config.base.share, seed)
+        train = features.embed_split(self.config, self.base, data.train)
+        validation = features.embed_split(self.config, self.base, data.validation)
+        choose, calibrate = datasets.split_validation(data, self.config.ownership.calibration, seed)
+        shared = datasets.shared_rows(data, self.config.base.share, seed)
         rest = torch.ones(len(train), dtype=torch.bool).index_fill(0, shared, False).nonzero()[:, 0]
         held = rest[torch.randperm(len(rest), generator=generator(seed, "held out"))[:HELD_OUT]]
         kept = torch.ones(len(train), dtype=torch.bool).index_fill(0, held, False).nonzero()[:, 0]
-        copies = [lessons.copy(data.train.only(shared), seed, number) for number in range(self.config.base.copies)]
-        anchors = [train.only(shared), *(stages.embed(self.config, self.base, copy) for copy in copies)]
+        copies = [
+            datasets.distorted_copy(data.train.only(shared), seed, number) for number in range(self.config.base.copies)
+        ]
+        anchors = [train.only(shared), *(features.embed_split(self.config, self.base, copy) for copy in copies)]
         self.train, self.test = train.only(kept), train.only(held)
         self.check, self.calibration = validation.only(choose), validation.only(calibrate)
-        everybody = Shared(lessons.pool(anchors), self.calibration)
-        self.lessons = lessons.teach(data.domains, self.train, everybody, self.check)
+        everybody = SharedData(datasets.concatenate(anchors), self.calibration)
+        self.lessons = datasets.expert_datasets(data.domains, self.train, everybody, self.check)
         self.gates = self._gates(data)
         self.files: dict[str, list[dict[str, torch.Tensor]]] = {}
 
     def _gates(self, data: Data) -> torch.Tensor:
-        tensors = stages.train_router(self.config, data.domains, self.train, self.check, self.seed)
+        tensors = train_router(self.config, data.domains, self.train, self.check, self.seed)
         router = NetworkRouter(self.base.width, len(data.domains), self.config.router.shape, self.config.router.hidden)
         router.load_state_dict(tensors)
         with torch.no_grad():
@@ -105,7 +110,7 @@ class Bench:
         key = settings.model_copy(update={"alpha": 1.0, "contradict": False}).model_dump_json()
         if key not in self.files:  # α and the right to agree are chosen after training
             scoring = settings.model_copy(update={"contradict": False})
-            self.files[key] = stages.train_ownership(scoring, self.lessons, self.base, self.seed)
+            self.files[key] = train_ownership(scoring, self.lessons, self.base, self.seed)
         spoken = []
         for lesson, file in zip(self.lessons, self.files[key], strict=True):
             owner = OwnershipScorer(settings, file, self.base)
@@ -114,10 +119,10 @@ class Bench:
         return torch.stack(spoken, 1)
 
     def said(self, key: str, settings: BankConfig) -> torch.Tensor:
-        pooled = [lessons.Lesson("pooled", self.train, self.train, self.check, self.check)]
+        pooled = [datasets.ExpertData("pooled", self.train, self.train, self.check, self.check)]
         taught = pooled if key.startswith("pooled") else self.lessons
-        bank = stages.train_bank(key, settings, taught, self.base, self.seed, 1.0)
-        return banks.run_bank(bank, self.test.inputs)
+        bank = train_bank(key, settings, taught, self.base, self.seed, 1.0)
+        return run_bank(bank, self.test.inputs)
 
     def figures(self, key: str, settings: BankConfig) -> dict[str, float]:
         said = self.said(key, settings)

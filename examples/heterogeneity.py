@@ -21,10 +21,11 @@ import numpy
 import torch
 
 import redx
-from redx import stages, store
+from redx import store
 from redx.composition import certificate
 from redx.differences import View
 from redx.tasks import task
+from redx.training import features
 
 OWNERS = (("float32", 1.0), ("bfloat16", 0.5), ("float16", 0.25), ("bfloat16", 1.0), ("float16", 0.1))
 NEEDED = ("config.json", "seed-{}/model.json", "seed-{}/base.safetensors", "seed-{}/shared.safetensors")
@@ -41,7 +42,7 @@ def main() -> None:
     seed = config.seeds[0]
     data = task(config.task).load(config, seed)
     model = redx.load(run)
-    test = stages.embed(config, model.base, data.test)
+    test = features.embed_split(config, model.base, data.test)
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch)
         for name in (each.format(seed) for each in NEEDED):

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import redx
-from redx import lessons, stages, store
+from redx import store
 from redx.arithmetic import questions
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
@@ -23,13 +23,14 @@ from redx.config import BankConfig, RunConfig, TrainingConfig
 from redx.data import tables
 from redx.data.text import pack_texts, unpack_texts
 from redx.errors import RedxError
-from redx.models import banks
-from redx.models.banks import build_bank
+from redx.models.banks import build_bank, fill_bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.encoder import TextEncoder, build_encoder
-from redx.pipeline import embed_splits
 from redx.presets import configure
 from redx.tasks import arithmetic, preset, task
+from redx.training import datasets
+from redx.training.banks import train_bank
+from redx.training.features import embed_splits
 
 TEXTS = ["What is 37 plus 12?", "What is 4 minus 1?", "What is 4 minus 1?", "ä 10 − 3"]
 SHAPES = {"mlp": "mean", "sum": "tokens", "blocks": "mean"}
@@ -219,16 +220,16 @@ learn(prepared(Path(sys.argv[1]), Path(sys.argv[2])), sys.argv[3], Path(sys.argv
 """
 
 
-def prepared(qwen: Path, folder: Path) -> tuple[RunConfig, Base, list[lessons.Lesson]]:
+def prepared(qwen: Path, folder: Path) -> tuple[RunConfig, Base, list[datasets.ExpertData]]:
     """The shared base and the lessons, as any place would read them."""
     config = configure("addition", "quick", **small(qwen))
     data = task("addition").load(config, 0)
     base = Base.of(load_file(folder / "base.safetensors"), build_encoder(config))
-    train, shared, check = embed_splits(config, base, data, lessons.set_apart(data, config, 0), 0)
-    return config, base, lessons.teach(data.domains, train, shared, check)
+    train, shared, check = embed_splits(config, base, data, datasets.select_shared(data, config, 0), 0)
+    return config, base, datasets.expert_datasets(data.domains, train, shared, check)
 
 
-def learn(place: tuple[RunConfig, Base, list[lessons.Lesson]], name: str, out: Path) -> None:
+def learn(place: tuple[RunConfig, Base, list[datasets.ExpertData]], name: str, out: Path) -> None:
     """Train one expert alone and save it, in half precision where it was trained so."""
     _, base, taught = place
     precision, part = APART[name]
@@ -238,9 +239,9 @@ def learn(place: tuple[RunConfig, Base, list[lessons.Lesson]], name: str, out: P
         shape="lowrank", hidden=16, anchor="truth", training=TrainingConfig(epochs=3, precision=precision)
     )
     own = dataclasses.replace(lesson, own=fewer)
-    made = stages.train_bank("residual/apart", bank, [own], base, 0, 1.0)
+    made = train_bank("residual/apart", bank, [own], base, 0, 1.0)
     kept = torch.bfloat16 if precision == "bfloat16" else torch.float32
-    save_file({key: value.to(kept) for key, value in banks.split_bank(made)[0].items()}, out)
+    save_file({key: value.to(kept) for key, value in split_bank(made)[0].items()}, out)
 
 
 def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwen: Path, tmp_path: Path) -> None:
@@ -257,10 +258,10 @@ def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwe
     for where in ("here", "there"):
         files = [load_file(tmp_path / f"{name}.{where}") for name in APART]
         bank = build_bank(BankConfig(shape="lowrank", hidden=16), len(files), base)
-        banks.fill_bank(bank, files)
+        fill_bank(bank, files)
         h = taught[0].anchors.inputs
         none = torch.zeros(len(h), dtype=torch.long)
-        parts = Parts(base.classify(h), banks.run_bank(bank, h), torch.randn(len(h), 3).fill_(0.3), none, none)
+        parts = Parts(base.classify(h), run_bank(bank, h), torch.randn(len(h), 3).fill_(0.3), none, none)
         composed.append(compose(get_rule("red"), parts, get_rule("red").weights(parts)))
         assert certify(get_rule("red"), parts).radius.isfinite().all()
     assert torch.equal(*composed)

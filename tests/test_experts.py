@@ -14,7 +14,7 @@ from redx.errors import RedxError
 from redx.models import banks
 from redx.models.banks import MLPBank
 from redx.seeding import generator
-from redx.train import fit
+from redx.training.loop import fit
 
 INPUTS, CLASSES = 5, 3
 SIZES = (40, 97, 64)  # examples of each expert: their schedules differ

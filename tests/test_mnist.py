@@ -9,16 +9,17 @@ import pytest
 import torch
 
 import redx
-from redx import fetch, lessons
+from redx import fetch
 from redx.data.dataset import Data, Split
 from redx.io import feature_cache, hashing
-from redx.lessons import Lesson, Shared
 from redx.models.banks import LowRankBank, initialise_bank, run_bank
 from redx.models.base import Base
 from redx.presets import configure
 from redx.seeding import generator
-from redx.stages import train_bank
 from redx.tasks import task
+from redx.training import datasets, loop
+from redx.training.banks import train_bank
+from redx.training.datasets import ExpertData, SharedData
 
 QUICK = {"limit": 3000, "epochs": {"base": 3, "experts": 2, "router": 2}}
 
@@ -59,10 +60,10 @@ def test_the_splits_are_what_they_say(data: Data) -> None:
 
 
 def test_shared_subset_is_balanced_and_calibration_is_apart(data: Data) -> None:
-    rows = lessons.share(data, 0.1, 0)
+    rows = datasets.shared_rows(data, 0.1, 0)
     counts = torch.bincount(data.train.labels[rows]).double()
     assert torch.allclose(counts / torch.bincount(data.train.labels), torch.full((10,), 0.1).double(), atol=1e-3)
-    choose, calibrate = lessons.halve(data, 2 / 3, 0)
+    choose, calibrate = datasets.split_validation(data, 2 / 3, 0)
     assert len(choose) + len(calibrate) == 6_000
     assert not set(choose.tolist()) & set(calibrate.tolist())
 
@@ -81,8 +82,10 @@ def base() -> Base:
     return Base(torch.nn.Identity(), weight, torch.zeros(10), torch.zeros(16), torch.ones(16))
 
 
-def taught(train: Split) -> list[Lesson]:
-    return lessons.teach("abcde", train, Shared(features_of(200, 1), features_of(100, 3)), features_of(100, 2))
+def taught(train: Split) -> list[ExpertData]:
+    return datasets.expert_datasets(
+        "abcde", train, SharedData(features_of(200, 1), features_of(100, 3)), features_of(100, 2)
+    )
 
 
 def test_a_lesson_holds_nothing_of_another_domain() -> None:
@@ -117,12 +120,12 @@ def test_an_untrained_correction_is_exactly_nothing(base: Base) -> None:
 
 def test_dropout_hides_its_share_and_each_learner_draws_alone() -> None:
     x = torch.ones(2, 400, 50)
-    hidden = lessons.hide(x, 0.3, [generator(0, "a"), generator(0, "b")])
+    hidden = loop.dropout(x, 0.3, [generator(0, "a"), generator(0, "b")])
     assert abs(float((hidden == 0).double().mean()) - 0.3) < 0.01
     assert abs(float(hidden.mean()) - 1) < 0.02
     assert not torch.equal(hidden[0], hidden[1])
-    assert torch.equal(hidden[1:], lessons.hide(x[1:], 0.3, [generator(0, "b")]))
-    assert lessons.hide(x, 0.0, []) is x
+    assert torch.equal(hidden[1:], loop.dropout(x[1:], 0.3, [generator(0, "b")]))
+    assert loop.dropout(x, 0.0, []) is x
 
 
 @pytest.mark.parametrize("anchor", ["truth", "size", "margin"])

@@ -13,10 +13,7 @@ if TYPE_CHECKING:
     from redx.errors import RedxError as RedxError
     from redx.estimator import RedClassifier as RedClassifier
     from redx.models.composed import Model
-    from redx.pipeline import Run as Run
-    from redx.pipeline import load as load
-    from redx.pipeline import run as run
-    from redx.pipeline import solver as solver
+    from redx.pipeline import Run, load, run, solver
 
 __version__ = "0.1.0"
 _HOME = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from redx import differences, folders, lessons, pipeline, schooling, stages, store
+from redx import differences, folders, pipeline, store
 from redx.config import RunConfig
 from redx.data import labelled
 from redx.data.dataset import Data, Split
@@ -25,6 +25,8 @@ from redx.models.encoder import TextEncoder
 from redx.models.expert import Expert
 from redx.seeding import generator
 from redx.tasks import task
+from redx.training import datasets, experts, features
+from redx.training.router import train_router
 
 LEAST = 8  # examples that an expert can be trained on
 HELD = 0.1  # share of an expert's own data kept for its figures
@@ -113,7 +115,7 @@ def diff(
     config, seed = pipeline.chosen_seed(run, seed)
     model = folders.load_seed(run / f"seed-{seed}", config)
     raw = task(config.task).load(config, seed).test
-    test = stages.embed(config, model.base, raw)
+    test = features.embed_split(config, model.base, raw)
     newcomers = [Expert.read(folder) for folder in added]
     unrouted = {expert.name for expert in newcomers} | set(model.domains)
     router = router or ("keys" if unrouted - set(model.facts.routed) else None)  # both sides by one router
@@ -143,23 +145,23 @@ def train_expert(
 ) -> Expert:
     """Train one expert alone from its own data, with the base and the shared subset of a run, and write it."""
     files.check_name(name)
-    if dtype not in schooling.DTYPES:
-        raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(schooling.DTYPES)}.")
+    if dtype not in experts.DTYPES:
+        raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(experts.DTYPES)}.")
     if (out / "expert.json").exists():
         raise RedxError(f"There is an expert in {out} already; choose another folder with --out.")
     config, seed = pipeline.chosen_seed(run, seed)
     place = run / f"seed-{seed}"
     facts = persistence.read_info(place)
     base = Base.of(files.read_tensors(place / "base.safetensors"), encoder.build_encoder(config))
-    own = stages.embed(config, base, read(config, facts, base, data, text, label))
+    own = features.embed_split(config, base, read(config, facts, base, data, text, label))
     if len(own) < LEAST:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {LEAST}.")
-    shared = schooling.embed_shared(config, base, folders.read_shared(place), seed)
+    shared = features.embed_shared(config, base, datasets.read_shared(place), seed)
     rows = torch.randperm(len(own), generator=generator(seed, "own data", name))
     held = max(2, round(HELD * len(own)))
     lesson = shared.lesson(name, own.only(rows[held:]), own.only(rows[:held]), facts.domains)
     mark = fingerprint.fingerprint_base(base, config, facts.classes, facts.shape)
-    (made,) = schooling.train_experts(config, [lesson], base, seed, facts.unit, facts.classes, mark, dtype)
+    (made,) = experts.train_experts(config, [lesson], base, seed, facts.unit, facts.classes, mark, dtype)
     made.save(out)
     return made
 
@@ -198,17 +200,19 @@ def retrain_router(
                 f"{run} has no data of {lacking[0]!r} to train a router with; "
                 f"give it with --domain {lacking[0]} --data FILE."
             )
-        choose, _ = lessons.halve(data, config.ownership.calibration, seed)
+        choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         raw = {"train": data.train, "check": data.validation.only(choose)}
-        splits = {part: _of_experts(model, stages.embed(config, model.base, split)) for part, split in raw.items()}
+        splits = {
+            part: _of_experts(model, features.embed_split(config, model.base, split)) for part, split in raw.items()
+        }
         for name, file in more.items():
-            found = stages.embed(config, model.base, read(config, model.facts, model.base, file, text, label))
+            found = features.embed_split(config, model.base, read(config, model.facts, model.base, file, text, label))
             index = torch.full((len(found),), model.domains.index(name))
             held = max(1, round(HELD * len(found)))
             for part, rows in (("check", slice(0, held)), ("train", slice(held, None))):
                 some = Split(found.inputs[rows], found.labels[rows], index[rows])
-                splits[part] = lessons.pool([splits[part], some])
-        tensors = stages.train_router(config, model.domains, splits["train"], splits["check"], seed)
+                splits[part] = datasets.concatenate([splits[part], some])
+        tensors = train_router(config, model.domains, splits["train"], splits["check"], seed)
         files.write_tensors(place / "router.safetensors", tensors)
         facts = dataclasses.replace(model.facts, routed=model.domains)
         files.write_json(place / "model.json", dataclasses.asdict(facts))

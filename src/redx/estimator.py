@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from redx import lessons, schooling, stages
 from redx.composition import rules
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
@@ -25,9 +24,7 @@ from redx.data.clusters import MAX_DEVIATIONS, cluster_domains
 from redx.data.dataset import Split
 from redx.data.splits import classes_are_disjoint, sample_per_group
 from redx.errors import RedxError
-from redx.fitting import train_base
 from redx.io import files
-from redx.lessons import Shared
 from redx.models import fingerprint, trunks
 from redx.models.backbones import hub
 from redx.models.backbones.language import load_lower_half
@@ -38,6 +35,12 @@ from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary, to_double, with_raised_cutoffs
 from redx.models.router import NetworkRouter as Gates
 from redx.seeding import generator
+from redx.training import datasets
+from redx.training.banks import train_pooled
+from redx.training.base import train_small_base
+from redx.training.datasets import SharedData
+from redx.training.experts import train_experts
+from redx.training.router import train_router
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -167,21 +170,21 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         self.alpha_ = self.alpha or max(ALPHA, 1 / (strangers + 1))
         self._config = self._configure(len(shared), int((~held).sum()), own_classes, seed)
         subset = every.only(torch.from_numpy(shared))
-        base = train_base(self._config.base.training, subset, self.hidden, len(self.classes_), seed)
+        base = train_small_base(self._config.base.training, subset, self.hidden, len(self.classes_), seed)
         every = Split(base.embed(x), every.labels, every.domains)
         train, rest = every.only(torch.from_numpy(~held)), every.only(torch.from_numpy(held))
         self._base, self._names = base, tuple(map(str, self.classes_))
-        self._shared = Shared(every.only(torch.from_numpy(shared)), rest)
+        self._shared = SharedData(every.only(torch.from_numpy(shared)), rest)
         self._mark = fingerprint.fingerprint_base(base, self._config, self._names, (raw.shape[1],))
         if self.backbone is not None:
             self._mark["backbone"] = hub.hash_model(hub.model_folder(self.backbone))
-        taught = lessons.teach(self.domains_, train, self._shared, rest)
+        taught = datasets.expert_datasets(self.domains_, train, self._shared, rest)
         made = self._school(taught)
         self._router = self._pooled = None
         if self.router != "keys":
-            self._router = stages.train_router(self._config, self.domains_, train, rest, seed)
+            self._router = train_router(self._config, self.domains_, train, rest, seed)
         if self._config.of_form("pooled"):
-            self._pooled = stages.train_pooled(self._config, base, train, rest, seed, 1.0)
+            self._pooled = train_pooled(self._config, base, train, rest, seed, 1.0)
         self._compose(made)
 
     def _arrange(
@@ -241,11 +244,9 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         epochs = self.epochs or max(EPOCHS, math.ceil(STEPS / steps))
         return TrainingConfig(epochs=epochs, batch=BATCH, virtual_batch=BATCH, lr=LR, weight_decay=1e-2, warmup=0.1)
 
-    def _school(self, taught: Sequence[lessons.Lesson]) -> list[Expert]:
+    def _school(self, taught: Sequence[datasets.ExpertData]) -> list[Expert]:
         """Train experts; say so where the data cannot support the promise of some."""
-        made = schooling.train_experts(
-            self._config, taught, self._base, self._config.seeds[0], 1.0, self._names, self._mark
-        )
+        made = train_experts(self._config, taught, self._base, self._config.seeds[0], 1.0, self._names, self._mark)
         if self.experts == "owned":
             silent = [expert.name for expert in made if expert.facts["ownership"]["cutoff"] is None]
             if silent:
@@ -485,7 +486,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if made is not None:
             self._config = RunConfig.model_validate(state["_config"])
             self._base = Base.of(_tensors(state["_base"]), self._encoder())
-            self._shared = Shared.of(_tensors(state["_shared"]))
+            self._shared = SharedData.of(_tensors(state["_shared"]))
             self._router = state["_router"] and _tensors(state["_router"])
             self._pooled = state["_pooled"] and _tensors(state["_pooled"])
             with torch.random.fork_rng(devices=[]):

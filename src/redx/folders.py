@@ -6,9 +6,7 @@ from pathlib import Path
 
 from redx.arithmetic import decomposers
 from redx.config import RunConfig
-from redx.errors import RedxError
 from redx.io import files
-from redx.lessons import Shared
 from redx.models import encoder
 from redx.models.base import Base
 from redx.models.composed import Model
@@ -35,14 +33,6 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         figures=read_figures(folder.parent),
         home=folder,
     )
-
-
-def read_shared(folder: Path) -> Shared:
-    """The shared subset that goes with the base."""
-    try:
-        return Shared.of(files.read_tensors(folder / "shared.safetensors"))
-    except TypeError as error:
-        raise RedxError(f"{folder / 'shared.safetensors'} is no shared subset; repeat the run.") from error
 
 
 def _decomposer(folder: Path, config: RunConfig) -> decomposers.Decomposer:

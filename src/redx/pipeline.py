@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import lessons, schooling, stages, store
+from redx import store
 from redx.arithmetic import decomposers
 from redx.arithmetic.executor import Executor, Solver
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
@@ -29,7 +29,6 @@ from redx.errors import RedxError
 from redx.folders import load_seed
 from redx.io import files
 from redx.io.progress import progress
-from redx.lessons import Shared
 from redx.models import fingerprint
 from redx.models.banks import split_bank
 from redx.models.base import Base
@@ -40,6 +39,12 @@ from redx.presets import configure
 from redx.report import page
 from redx.report.content import Study
 from redx.tasks import task
+from redx.training import datasets, experts, features
+from redx.training.banks import train_jointly, train_pooled
+from redx.training.base import train_base
+from redx.training.datasets import SharedData
+from redx.training.features import EmbeddedSplits, embed_splits
+from redx.training.router import train_router
 
 log = logging.getLogger("redx")
 
@@ -107,25 +112,25 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
     if isinstance(encoder, TextEncoder):
         splits = (data.train, data.validation, data.test)
         place.stage("reading", lambda: encoder.prepare(split.inputs for split in splits))
-    base = Base.of(stage("base", lambda: stages.train_base(config, data, seed)), encoder)
-    raw = Shared.of(stage("shared", lambda: lessons.set_apart(data, config, seed).tensors()))
+    base = Base.of(stage("base", lambda: train_base(config, data, seed)), encoder)
+    raw = SharedData.of(stage("shared", lambda: datasets.select_shared(data, config, seed).tensors()))
     if "parts" in place.done:
         return place.done
-    made: list[Embedded] = []
+    made: list[EmbeddedSplits] = []
     place.stage("features", lambda: made.append(embed_splits(config, base, data, raw, seed)))
     train, shared, check = made[0] if made else embed_splits(config, base, data, raw, seed)  # from the cache
 
     def experts_stage() -> None:
-        taught = lessons.teach(data.domains, train, shared, check)
+        taught = datasets.expert_datasets(data.domains, train, shared, check)
         mark = fingerprint.fingerprint_base(base, config, facts.classes, facts.shape)
-        for expert in schooling.train_experts(config, taught, base, seed, data.unit, data.classes, mark):
+        for expert in experts.train_experts(config, taught, base, seed, data.unit, data.classes, mark):
             expert.save(folder / "experts" / expert.name)
 
     place.stage("experts", experts_stage)
     if config.of_form("pooled"):
-        stage("pooled", lambda: stages.train_pooled(config, base, train, check, seed, data.unit))
+        stage("pooled", lambda: train_pooled(config, base, train, check, seed, data.unit))
     if config.router.shape != "keys":
-        stage("router", lambda: stages.train_router(config, data.domains, train, check, seed))
+        stage("router", lambda: train_router(config, data.domains, train, check, seed))
     if config.integrate:
         stage("integration", lambda: _integrate(folder, config, train, seed))
     if config.decomposer != "none":
@@ -139,23 +144,13 @@ def _integrate(folder: Path, config: RunConfig, train: Split, seed: int) -> dict
     model = load_seed(folder, config.model_copy(update={"integrate": False}))
     assert model.router is not None  # `configure` refuses stage 4 without one
     training = config.banks["residual/plain"].training
-    bank, router = stages.integrate(training, model.bank(("residual", "plain")), model.router, model.base, train, seed)
+    bank, router = train_jointly(training, model.bank(("residual", "plain")), model.router, model.base, train, seed)
     tensors = {
         f"{name}.{key}": value
         for name, file in zip(model.domains, split_bank(bank), strict=True)
         for key, value in file.items()
     }
     return tensors | {f"router.{name}": value for name, value in router.state_dict().items()}
-
-
-Embedded = tuple[Split, Shared, Split]  # train, what is shared, validation for choices: as experts read them
-
-
-def embed_splits(config: RunConfig, base: Base, data: Data, raw: Shared, seed: int) -> Embedded:
-    """What the frozen base makes of the data."""
-    train, validation = (stages.embed(config, base, split) for split in (data.train, data.validation))
-    choose, _ = lessons.halve(data, config.ownership.calibration, seed)
-    return train, schooling.embed_shared(config, base, raw, seed), validation.only(choose)
 
 
 def save_parts(folder: Path, model: Model, data: Data) -> None:
@@ -166,7 +161,7 @@ def save_parts(folder: Path, model: Model, data: Data) -> None:
 
 def describe_test(model: Model, data: Data) -> Banks:
     """The test split as every bank of a model sees it."""
-    test = stages.embed(model.config, model.base, data.test)
+    test = features.embed_split(model.config, model.base, data.test)
     places = model.places(test.domains)
     return {bank: model.describe(test.inputs, bank, test.labels, places) for bank in model.banks}
 

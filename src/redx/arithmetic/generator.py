@@ -22,7 +22,7 @@ from redx.errors import RedxError
 from redx.io.progress import progress
 from redx.models.backbones.hub import model_folder, quiet_transformers, require_packages
 from redx.seeding import generator
-from redx.train import fit
+from redx.training.loop import fit
 
 SAMPLES = 1_400
 LENGTHS = (1, 2, 2, 3, 3, 3, 4, 4, 4, 4)  # steps of the programs it learns from: the more, the harder

@@ -26,7 +26,7 @@ from redx.arithmetic.reading import Token, tokens
 from redx.arithmetic.wording import Language, language, sample, write
 from redx.errors import RedxError
 from redx.seeding import generator
-from redx.train import fit
+from redx.training.loop import fit
 
 COMMON = 5  # a word is known when training says it so often; all others are alike
 SIZE = 64

@@ -117,7 +117,8 @@ def verdict(rules: Summary) -> list[str]:
     if worst is None:
         return said + wrong
     verdict = (
-        f"That is {format_value(floor - worst)} below the base: a bad enough router costs more than these experts bring."
+        f"That is {format_value(floor - worst)} below the base: "
+        "a bad enough router costs more than these experts bring."
         if worst < floor
         else "That does not fall below the base: no router whatsoever can cost more than these experts bring."
     )
@@ -135,7 +136,8 @@ def _compare(found: Summary, other: Summary, called: str) -> str:
         return f"level with {called} ({format_value(its['mean'])})"
     apart = mine["low"] > its["high"] or mine["high"] < its["low"]
     way = "above" if gap > 0 else "below"
-    return f"{format_value(abs(gap))} {way} {called} ({format_value(its['mean'])}{'' if apart else '; the intervals overlap'})"
+    overlap = "" if apart else "; the intervals overlap"
+    return f"{format_value(abs(gap))} {way} {called} ({format_value(its['mean'])}{overlap})"
 
 
 def name_banks(config: RunConfig, rules: Summary) -> Summary:

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import lessons, schooling, stages
 from redx.composition import noise, rules
 from redx.composition.evaluation import noisy_weights, predict
 from redx.composition.parts import Parts
@@ -20,6 +19,8 @@ from redx.models.composed import Model
 from redx.models.library import ExpertLibrary
 from redx.report.content import Study, Table
 from redx.seeding import generator
+from redx.training import datasets, features
+from redx.training.experts import train_experts
 
 NOISES = (("swap", 0.5), ("swap", 1.0), ("jitter", 0.5), ("drop", 0.5), ("permute", 1.0))
 RED = rules.get_rule("red")
@@ -27,7 +28,7 @@ RED = rules.get_rule("red")
 
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], train: bool = True) -> Study:
     """The open-set router beside the trained one; experts that come one by one; experts that are trained later."""
-    tests = {seed: stages.embed(config, models[seed].base, data[seed].test) for seed in config.seeds}
+    tests = {seed: features.embed_split(config, models[seed].base, data[seed].test) for seed in config.seeds}
     first = config.seeds[0]
     facts: dict[str, Any] = {}
     tables = []
@@ -119,21 +120,22 @@ def _add(model: Model, test: Split, order: Sequence[str]) -> tuple[list[float], 
 
 def train_later(config: RunConfig, data: Data, model: Model, test: Split, seed: int) -> tuple[Table, dict[str, Any]]:
     """Every expert in turn left out, trained alone later, and added back: accuracy before, without and after."""
-    raw = lessons.set_apart(data, config, seed)
-    train, shared = stages.embed(config, model.base, data.train), schooling.embed_shared(config, model.base, raw, seed)
-    choose, _ = lessons.halve(data, config.ownership.calibration, seed)
-    check = stages.embed(config, model.base, data.validation).only(choose)
+    raw = datasets.select_shared(data, config, seed)
+    train, shared = (
+        features.embed_split(config, model.base, data.train),
+        features.embed_shared(config, model.base, raw, seed),
+    )
+    choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
+    check = features.embed_split(config, model.base, data.validation).only(choose)
     needed, model = _narrow(config, model)
     rows, facts = [], {}
     before = see(model, test)
-    for lesson in lessons.teach(data.domains, train, shared, check):
+    for lesson in datasets.expert_datasets(data.domains, train, shared, check):
         mine = before.domains == model.domains.index(lesson.name)
         with model.experts.changing() as library:
             old = library.remove(lesson.name)
             without = see(model, test)
-            (new,) = schooling.train_experts(
-                needed, [lesson], model.base, seed, data.unit, data.classes, library.fingerprint
-            )
+            (new,) = train_experts(needed, [lesson], model.base, seed, data.unit, data.classes, library.fingerprint)
             library.add(new)
             after = see(model, test)
         figures = [accuracy(parts) for parts in (before, without, after)]

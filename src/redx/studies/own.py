@@ -10,9 +10,9 @@ from redx.composition import rules
 from redx.composition.evaluation import Banks, predict
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.lessons import halve
 from redx.models.composed import Model
 from redx.report.content import Study, Table
+from redx.training.datasets import split_validation
 
 
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
@@ -53,7 +53,7 @@ def tabulate(config: RunConfig, data: Data, banks: Banks) -> list[tuple[str | fl
     rule = rules.get_rule("red" if form == "residual" else "moe")
     base = parts.base.argmax(-1) == parts.labels
     composed = predict(rule, parts, rule.weights(parts)) == parts.labels
-    held = data.validation.domains[halve(data, config.ownership.calibration, config.seeds[0])[1]]
+    held = data.validation.domains[split_validation(data, config.ownership.calibration, config.seeds[0])[1]]
     rows: list[tuple[str | float | int | None, ...]] = []
     for index, name in enumerate(data.domains):
         counts = [int((split.domains == index).sum()) for split in (data.train, data.validation, data.test)]

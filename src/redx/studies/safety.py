@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import stages
 from redx.composition import certificate, noise, rules
 from redx.composition.evaluation import Banks, certify, noisy_weights, predict
 from redx.composition.metrics import wilson_interval
@@ -22,6 +21,8 @@ from redx.models.ownership import false_activation_rate
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.seeding import generator
 from redx.studies import library
+from redx.training import features
+from redx.training.banks import train_jointly
 
 ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
 
@@ -108,7 +109,7 @@ def price(
 
 
 def _spoken(config: RunConfig, data: Data, model: Model, alpha: float) -> Tensor:
-    return model.experts.speaks(stages.embed(config, model.base, data.test).inputs, alpha)
+    return model.experts.speaks(features.embed_split(config, model.base, data.test).inputs, alpha)
 
 
 def _price_table(curve: dict[str, dict[str, float]]) -> Table:
@@ -161,11 +162,11 @@ def keep_silent(config: RunConfig, data: dict[int, Data], models: dict[int, Mode
 
 def integrate(config: RunConfig, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
     """What stage 4 would bring, which needs all domains' data in one place; `--integrate` makes it part of a run."""
-    train, test = (stages.embed(config, model.base, split) for split in (data.train, data.test))
+    train, test = (features.embed_split(config, model.base, split) for split in (data.train, data.test))
     training = config.banks["residual/plain"].training
     assert model.router is not None
     plain = model.bank(("residual", "plain"))
-    bank, router = stages.integrate(training, plain, model.router, model.base, train, seed)
+    bank, router = train_jointly(training, plain, model.router, model.base, train, seed)
     before = banks["residual", "plain"]
     with torch.no_grad():
         after = dataclasses.replace(before, residuals=run_bank(bank, test.inputs), gates=router(test.inputs))

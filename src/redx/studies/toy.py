@@ -7,19 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import lessons, stages
 from redx.composition import certificate, metrics
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
 from redx.config import BankConfig, RunConfig
 from redx.data.dataset import Data
 from redx.io.progress import progress
-from redx.lessons import Shared
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.composed import Model
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.tasks import toy
+from redx.training import datasets
+from redx.training.banks import train_bank
+from redx.training.datasets import SharedData
 
 MIXTURES = {  # rule to what the experiment calls it
     "oracle/linear": "A, own expert (before mixing)",
@@ -143,12 +144,12 @@ def change(bank: BankConfig, **training: float) -> BankConfig:
 def mixability(form: str, settings: BankConfig, count: int, base: Base, seed: int) -> tuple[float, ...]:
     """Train experts and mix them: accuracy at home, of the mean, under any router; how far an expert errs."""
     data = toy.load(toy.TASKS["toy"].presets["default"], seed, count)
-    taught = lessons.teach(data.domains, data.train, Shared(data.train, data.train), data.train)
+    taught = datasets.expert_datasets(data.domains, data.train, SharedData(data.train, data.train), data.train)
     size = len(taught[0].own)
     batch = min(size, settings.training.virtual_batch)
     epochs = max(1, settings.training.epochs * batch // size)  # as many steps whatever the number of experts
     settings = change(settings, batch=batch, virtual_batch=batch, epochs=epochs)
-    bank = stages.train_bank(f"{form}/ablation-{count}", settings, taught, base, seed, data.unit)
+    bank = train_bank(f"{form}/ablation-{count}", settings, taught, base, seed, data.unit)
     said = alone(form, bank, base, data.test.inputs)  # (N, K)
     labels, domains = data.test.labels, data.test.domains
     right = said.round() == labels[:, None]

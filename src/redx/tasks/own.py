@@ -192,9 +192,9 @@ def _check(path: Path, labels: Sequence[str]) -> None:
 
 def _check_anchors(config: RunConfig, data: Data, names: Sequence[str], seed: int) -> None:
     """Every expert needs shared examples outside its domain."""
-    from redx.lessons import share
+    from redx.training.datasets import shared_rows
 
-    domains = data.train.domains[share(data, config.base.share, seed, config.base.least)]
+    domains = data.train.domains[shared_rows(data, config.base.share, seed, config.base.least)]
     for index, name in enumerate(names):
         if not bool((domains != index).any()):
             raise RedxError(

@@ -11,15 +11,20 @@ import math
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
+from redx.config import TrainingConfig
+from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.io.hardware import check_precision
 from redx.io.progress import progress
 
 log = logging.getLogger("redx")
 
+
 Loss = Callable[[Tensor], Tensor]  # rows (K, B) of each learner's own data -> losses (K,)
+
+
 Score = Callable[[int], float]  # learner -> its figure on validation, larger is better
 
 
@@ -161,3 +166,45 @@ def _copy(source: Sequence[Tensor], target: Sequence[Tensor], learner: int, lear
                 new[learner] = old[learner]
             else:
                 new.copy_(old)
+
+
+def draw_rows(splits: Sequence[Split], count: int, draws: Sequence[Generator]) -> Tensor:
+    """Random rows of each split, from its own generator: (K, B)."""
+    pairs = zip(splits, draws, strict=True)
+    return torch.stack([torch.randint(len(split), (count,), generator=draw) for split, draw in pairs])
+
+
+def gather_rows(splits: Sequence[Split], rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Row k of `rows` taken from split k: (K, B, E) and (K, B)."""
+    pairs = list(zip(splits, rows, strict=True))
+    return torch.stack([split.inputs[some] for split, some in pairs]), torch.stack(
+        [s.labels[some] for s, some in pairs]
+    )
+
+
+def dropout(x: Tensor, share: float, draws: Sequence[Generator]) -> Tensor:
+    """Dropout in which learner k draws from generator k: (K, B, E) to the same.
+
+    A byte decides a value, eight of them a draw: drawing is what costs time here. So the share counts in 256ths.
+    """
+    cut = round(256 * share)
+    if cut == 0:
+        return x
+    size = x[0].numel()
+    words = [torch.empty(-(-size // 8), dtype=torch.long).random_(-(2**63), None, generator=draw) for draw in draws]
+    kept = torch.stack([word.view(torch.uint8)[:size].view(x.shape[1:]) for word in words]) >= cut
+    return x * kept / (1 - cut / 256)
+
+
+def train(
+    settings: TrainingConfig,
+    module: nn.Module,
+    loss: Callable[[Tensor], Tensor],
+    sizes: list[int],
+    batches: Sequence[torch.Generator],
+    score: Callable[[int], float] | None,
+    title: str,
+) -> None:
+    """The one loop, with the settings of a stage."""
+    state = {"buffers": list(module.buffers()), "score": score}
+    fit(list(module.parameters()), loss, sizes, batches, title=title, **state, **settings.model_dump())

@@ -9,22 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx import lessons, stages
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Split
-from redx.lessons import Lesson, Shared
 from redx.models.banks import Bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.expert import Expert
 from redx.models.ownership import OwnershipScorer
+from redx.training.banks import train_bank, train_ownership
+from redx.training.datasets import ExpertData
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def train_experts(
     config: RunConfig,
-    taught: Sequence[Lesson],
+    taught: Sequence[ExpertData],
     base: Base,
     seed: int,
     unit: float,
@@ -34,10 +34,10 @@ def train_experts(
 ) -> list[Expert]:
     """An expert a lesson, none of which depends on the others; kept in some precision."""
     chosen = {key: bank for key, bank in config.of_form("standalone", "residual").items() if bank.of is None}
-    banks = {key: stages.train_bank(key, bank, taught, base, seed, unit) for key, bank in chosen.items()}
+    banks = {key: train_bank(key, bank, taught, base, seed, unit) for key, bank in chosen.items()}
     alone = {key: split_bank(bank) for key, bank in banks.items()}
     if any(bank.owned for bank in config.banks.values()):
-        alone["ownership"] = stages.train_ownership(config.ownership, taught, base, seed)
+        alone["ownership"] = train_ownership(config.ownership, taught, base, seed)
     made = []
     for index, lesson in enumerate(taught):
         tensors = {f"{key}.{name}": value for key, files in alone.items() for name, value in files[index].items()}
@@ -84,7 +84,7 @@ def _measure(check: Split, banks: dict[str, Bank], index: int, base: Base, unit:
     return found
 
 
-def _ownership(config: RunConfig, lesson: Lesson, owner: OwnershipScorer) -> dict[str, Any]:
+def _ownership(config: RunConfig, lesson: ExpertData, owner: OwnershipScorer) -> dict[str, Any]:
     cutoff = owner.cutoff(config.ownership.alpha)
     return {
         "score": config.ownership.score,
@@ -95,10 +95,3 @@ def _ownership(config: RunConfig, lesson: Lesson, owner: OwnershipScorer) -> dic
         if len(lesson.check)
         else None,
     }
-
-
-def embed_shared(config: RunConfig, base: Base, shared: Shared, seed: int) -> Shared:
-    """The shared subset as experts read it, with its distorted copies."""
-    copies = (lessons.copy(shared.anchors, seed, number) for number in range(config.base.copies))
-    anchors = [stages.embed(config, base, some) for some in (shared.anchors, *copies)]
-    return Shared(lessons.pool(anchors), stages.embed(config, base, shared.calibration))

@@ -1,0 +1,1 @@
+"""Training: one loop, what each expert learns from, and the stages base, banks, experts and router."""
