@@ -14,10 +14,10 @@ from collections import Counter
 from pathlib import Path
 
 import redx
-from redx.arithmetic.program import Program
-from redx.arithmetic.reading import tokens
-from redx.arithmetic.wording import SOURCES, render, sample
 from redx.errors import RedxError
+from redx.tasks.arithmetic.program import Program
+from redx.tasks.arithmetic.sentences import SOURCES, render, sample
+from redx.tasks.arithmetic.tokens import tokens
 
 PIECES = [
     "12",

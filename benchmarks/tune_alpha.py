@@ -15,7 +15,7 @@ import torch
 from redx import pipeline, store
 from redx.composition import certificate, rules
 from redx.composition.evaluation import certify
-from redx.tasks import task
+from redx.tasks import get_task
 from redx.training import datasets, features
 
 ALPHAS = (0.1, 0.05, 0.03, 0.01, 0.005, 0.003, 0.001)
@@ -29,7 +29,7 @@ def main() -> None:
     config = store.read_config(folder)
     rows: dict[str, list[tuple[float, ...]]] = {}
     for seed in config.seeds:
-        model, data = pipeline.load(folder, seed), task(config.task).load(config, seed)
+        model, data = pipeline.load(folder, seed), get_task(config.task).load(config, seed)
         choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         held = features.embed_split(config, model.base, data.validation).only(choose)
         free = model.describe(held.inputs, ("residual", "anchored"), held.labels, held.domains)

@@ -24,7 +24,7 @@ from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer, false_activation_rate
 from redx.models.router import NetworkRouter
 from redx.seeding import generator
-from redx.tasks import task
+from redx.tasks import get_task
 from redx.training import datasets, features
 from redx.training.banks import train_bank, train_ownership
 from redx.training.datasets import SharedData
@@ -76,8 +76,8 @@ class Bench:
     """What one seed needs: the base's features, with 10,000 training images held out."""
 
     def __init__(self, run: Path, seed: int) -> None:
-        self.config, self.seed = task("mnist").presets["default"], seed
-        data = task("mnist").load(self.config, seed)
+        self.config, self.seed = get_task("mnist").presets["default"], seed
+        data = get_task("mnist").load(self.config, seed)
         self.base = Base.of(
             files.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoder.build_encoder(self.config)
         )

@@ -24,7 +24,7 @@ import redx
 from redx import store
 from redx.composition import certificate
 from redx.differences import View
-from redx.tasks import task
+from redx.tasks import get_task
 from redx.training import features
 
 OWNERS = (("float32", 1.0), ("bfloat16", 0.5), ("float16", 0.25), ("bfloat16", 1.0), ("float16", 0.1))
@@ -40,7 +40,7 @@ def main() -> None:
     run: Path = given.run or small().folder
     config = store.read_config(run)
     seed = config.seeds[0]
-    data = task(config.task).load(config, seed)
+    data = get_task(config.task).load(config, seed)
     model = redx.load(run)
     test = features.embed_split(config, model.base, data.test)
     with tempfile.TemporaryDirectory() as scratch:

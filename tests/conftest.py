@@ -10,8 +10,8 @@ import torch
 import redx
 import tiny_lm
 from asking import Ask
-from redx.arithmetic.pointer import Pointer
 from redx.cli import main
+from redx.tasks.arithmetic.decomposers.pointer import PointerDecomposer
 from tiny import changes
 
 torch.set_num_threads(1)
@@ -47,9 +47,9 @@ def addition(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
 @pytest.fixture(scope="session")
 def chains(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
     """Chains of steps, with a decomposer."""
-    learn = Pointer.train
+    learn = PointerDecomposer.train
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Pointer, "train", classmethod(lambda cls, seed: learn(seed, samples=500)))
+        patch.setattr(PointerDecomposer, "train", classmethod(lambda cls, seed: learn(seed, samples=500)))
         return small(qwen, tmp_path_factory.mktemp("steps"), "steps")
 
 

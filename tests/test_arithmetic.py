@@ -15,7 +15,6 @@ from transformers import AutoModel
 
 import redx
 from redx import store
-from redx.arithmetic import questions
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
 from redx.composition.rules import RULES, compose, get_rule
@@ -27,14 +26,16 @@ from redx.models.banks import build_bank, fill_bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.encoder import TextEncoder, build_encoder
 from redx.presets import configure
-from redx.tasks import arithmetic, preset, task
+from redx.tasks import get_preset, get_task
+from redx.tasks.arithmetic import canonical, questions
+from redx.tasks.arithmetic.task import TASKS
 from redx.training import datasets
 from redx.training.banks import train_bank
 from redx.training.features import embed_splits
 
 TEXTS = ["What is 37 plus 12?", "What is 4 minus 1?", "What is 4 minus 1?", "ä 10 − 3"]
 SHAPES = {"mlp": "mean", "sum": "tokens", "blocks": "mean"}
-ARITHMETIC = list(arithmetic.TASKS)
+ARITHMETIC = list(TASKS)
 
 
 @pytest.fixture(autouse=True)
@@ -58,9 +59,9 @@ def test_texts_come_back_from_their_bytes() -> None:
 
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_disjoint_splits_share_no_question_in_any_wording(name: str) -> None:
-    data = task(name).load(configure(name, total=3000, split="disjoint"), 0)
+    data = get_task(name).load(configure(name, total=3000, split="disjoint"), 0)
     keys = [
-        {questions.canonical(text) for text in unpack_texts(split.inputs)}
+        {canonical.canonical(text) for text in unpack_texts(split.inputs)}
         for split in (data.train, data.validation, data.test)
     ]
     assert keys[0].isdisjoint(keys[1] | keys[2])
@@ -70,12 +71,12 @@ def test_disjoint_splits_share_no_question_in_any_wording(name: str) -> None:
     for split in (data.train, data.validation, data.test):
         assert len(split.domains.unique()) == len(data.domains)
         for text, label in zip(unpack_texts(split.inputs), split.labels.tolist(), strict=True):
-            terms = questions.canonical(text).replace("- ", "-").replace("+ ", "").split()
+            terms = canonical.canonical(text).replace("- ", "-").replace("+ ", "").split()
             assert sum(map(int, terms)) == int(data.classes[label])
 
 
 def test_the_papers_split_shows_nearly_every_test_question_in_training() -> None:
-    data = task("addition").load(configure("addition", split="random"), 0)
+    data = get_task("addition").load(configure("addition", split="random"), 0)
     assert data.split == "random"
     assert data.seen_in_train > 0.99
     assert (len(data.train), len(data.validation), len(data.test)) == (20_000, 2_500, 2_500)
@@ -83,7 +84,7 @@ def test_the_papers_split_shows_nearly_every_test_question_in_training() -> None
 
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_the_papers_presets_say_what_the_papers_say(name: str) -> None:
-    few, many = preset(name, "paper"), preset(name, "paper-80k")
+    few, many = get_preset(name, "paper"), get_preset(name, "paper-80k")
     assert (few.questions.total, many.questions.total) == (25_000, 80_000)
     assert few.base.share == many.base.share == 0.1
     assert few.integrate
@@ -137,7 +138,7 @@ def test_a_run_on_a_folder_from_data_to_prediction(qwen: Path, tmp_path: Path, s
                 assert model.predict(["What is 37 plus 12?"]) == [model.explain(["What is 37 plus 12?"])[0]["answer"]]
     assert not any("prefix" in name for name in load_file(done.folder / "seed-0" / "base.safetensors"))
     # cached and computed anew are the same
-    data = task("mixed").load(store.read_config(done.folder), 0)
+    data = get_task("mixed").load(store.read_config(done.folder), 0)
     kept = model.base.classify(model.base.embed(data.test.inputs))
     for path in (tmp_path / "cache" / "features").rglob("*.npy"):
         path.unlink()
@@ -147,7 +148,7 @@ def test_a_run_on_a_folder_from_data_to_prediction(qwen: Path, tmp_path: Path, s
 
 def test_features_are_shared_between_runs(qwen: Path, tmp_path: Path) -> None:
     config = configure("addition", "quick", **small(qwen))
-    data = task("addition").load(config, 0)
+    data = get_task("addition").load(config, 0)
     counts = []
     for _ in range(2):
         encoder = build_encoder(config)
@@ -161,7 +162,7 @@ def test_a_file_of_questions_is_a_run_s_data(qwen: Path, tmp_path: Path) -> None
     for kind, name in (("mixed", "mixed"), ("steps", "mixed"), ("ops", "ops"), ("addition", "addition")):
         made = questions.make(kind, 500, 0, **({"operations": ("add", "sub")} if kind == "ops" else {}))
         tables.write_jsonl(tmp_path / "questions.jsonl", made)
-        data = task(name).load(configure(name, file=str(tmp_path / "questions.jsonl")), 0)
+        data = get_task(name).load(configure(name, file=str(tmp_path / "questions.jsonl")), 0)
         assert len(data.train) + len(data.validation) + len(data.test) <= 500
         assert data.seen_in_train == 0
 
@@ -223,7 +224,7 @@ learn(prepared(Path(sys.argv[1]), Path(sys.argv[2])), sys.argv[3], Path(sys.argv
 def prepared(qwen: Path, folder: Path) -> tuple[RunConfig, Base, list[datasets.ExpertData]]:
     """The shared base and the lessons, as any place would read them."""
     config = configure("addition", "quick", **small(qwen))
-    data = task("addition").load(config, 0)
+    data = get_task("addition").load(config, 0)
     base = Base.of(load_file(folder / "base.safetensors"), build_encoder(config))
     train, shared, check = embed_splits(config, base, data, datasets.select_shared(data, config, 0), 0)
     return config, base, datasets.expert_datasets(data.domains, train, shared, check)

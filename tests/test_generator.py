@@ -22,12 +22,13 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from redx.arithmetic import generator
-from redx.arithmetic.generator import LIMIT, Generator, Grammar, loss, stack
-from redx.arithmetic.program import Program
-from redx.arithmetic.reading import tokens
-from redx.arithmetic.wording import language, render, sample
 from redx.errors import RedxError
+from redx.tasks.arithmetic.decomposers import language_model
+from redx.tasks.arithmetic.decomposers.grammar import LIMIT, Grammar
+from redx.tasks.arithmetic.decomposers.language_model import LMDecomposer, loss, stack
+from redx.tasks.arithmetic.program import Program
+from redx.tasks.arithmetic.sentences import language, render, sample
+from redx.tasks.arithmetic.tokens import tokens
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,
@@ -95,8 +96,8 @@ def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module", params=KINDS)
-def untrained(backbones: dict[str, str], request: pytest.FixtureRequest) -> Generator:
-    return Generator.train(0, backbones[request.param], samples=1)  # one small step is none
+def untrained(backbones: dict[str, str], request: pytest.FixtureRequest) -> LMDecomposer:
+    return LMDecomposer.train(0, backbones[request.param], samples=1)  # one small step is none
 
 
 def questions(total: int, seed: int = 0) -> list[str]:
@@ -105,17 +106,17 @@ def questions(total: int, seed: int = 0) -> list[str]:
     return sentences + [" ".join(draw.choices(PIECES.split(), k=draw.randint(0, 9))) for _ in range(total // 2)]
 
 
-def lessons(grammar: Grammar, total: int) -> list[generator.Lesson]:
+def lessons(grammar: Grammar, total: int) -> list[language_model.Lesson]:
     draw = random.Random(9)
-    return [generator._lesson(draw, language("train"), grammar) for _ in range(total)]
+    return [language_model._lesson(draw, language("train"), grammar) for _ in range(total)]
 
 
 @pytest.mark.parametrize(("copy", "total"), [(True, 500), (False, 40)])
 def test_nothing_malformed_comes_out(
-    untrained: Generator, copy: bool, total: int, monkeypatch: pytest.MonkeyPatch
+    untrained: LMDecomposer, copy: bool, total: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(untrained, "copy", copy)
-    monkeypatch.setattr(generator, "ROWS", 256)
+    monkeypatch.setattr(language_model, "ROWS", 256)
     texts = questions(total)
     programs = 0
     for text, found in zip(texts, untrained.decompose(texts), strict=True):
@@ -132,7 +133,7 @@ def test_nothing_malformed_comes_out(
 
 
 def test_a_broken_model_keeps_to_the_grammar(backbones: dict[str, str]) -> None:
-    broken = Generator.train(0, backbones["qwen3"], samples=1)
+    broken = LMDecomposer.train(0, backbones["qwen3"], samples=1)
     for weights in broken._model.parameters():
         weights.fill_(torch.nan)
     (found,) = broken.decompose(["12 plus 5"])
@@ -140,7 +141,7 @@ def test_a_broken_model_keeps_to_the_grammar(backbones: dict[str, str]) -> None:
     assert sorted(found.operands) == [5, 12]
 
 
-def test_company_changes_no_answer(untrained: Generator) -> None:
+def test_company_changes_no_answer(untrained: LMDecomposer) -> None:
     texts = questions(24, seed=3)
     together = [str(answer) for answer in untrained.decompose(texts)]
     assert together == [str(untrained.decompose([text])[0]) for text in texts]
@@ -155,11 +156,11 @@ def test_a_model_of_another_build_works_too(tmp_path: Path) -> None:
         GPT2Config(vocab_size=400, n_positions=512, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3)
     ).save_pretrained(tmp_path)
     words().save_pretrained(tmp_path)
-    trained = Generator.train(0, str(tmp_path), samples=8)
+    trained = LMDecomposer.train(0, str(tmp_path), samples=8)
     texts = questions(12, seed=7)
     together = [str(answer) for answer in trained.decompose(texts)]
     assert together == [str(trained.decompose([text])[0]) for text in texts]
-    assert Generator.train(0, str(tmp_path), samples=8, last_blocks=1).tensors()
+    assert LMDecomposer.train(0, str(tmp_path), samples=8, last_blocks=1).tensors()
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
@@ -188,11 +189,11 @@ def test_a_program_that_never_wants_to_end_is_ended(tokenizer: str, copy: bool) 
         state = allowed[token]
         ids.append(token)
     assert len(Program.parse(grammar.text(ids)).steps) == LIMIT
-    assert len(ids) <= generator._ROOM
+    assert len(ids) <= language_model._ROOM
 
 
 def test_the_loss_counts_the_program_and_its_end_alone(backbones: dict[str, str]) -> None:
-    model, grammar = generator._load(backbones["qwen3"], "cpu")
+    model, grammar = language_model._load(backbones["qwen3"], "cpu")
     taught = lessons(grammar, 3)
     ids, mask, labels = stack(taught)
     assert grammar.tokenizer.pad_token_id == grammar.end  # the trap: the end must be learned all the same
@@ -212,41 +213,41 @@ def test_the_loss_counts_the_program_and_its_end_alone(backbones: dict[str, str]
 
 def test_training_lowers_the_loss_and_saves_lora_alone(backbones: dict[str, str]) -> None:
     place = backbones["llama"]
-    model, grammar = generator._load(place, "cpu")
+    model, grammar = language_model._load(place, "cpu")
     taught = lessons(grammar, 16)
     before = loss(model, taught)
-    trained = Generator.train(0, place, samples=400, rank=4, rate=3e-2)
+    trained = LMDecomposer.train(0, place, samples=400, rank=4, rate=3e-2)
     assert loss(trained._model, taught) < 0.95 * before
     own = trained.tensors()
     assert len(own) == 3 * 4 * 2  # blocks, matrices, A and B
     assert all("lora" in name for name in own)
-    again = Generator.of(load(save(own)), place, rank=4)
+    again = LMDecomposer.of(load(save(own)), place, rank=4)
     texts = questions(20, seed=5)
     assert [*map(str, again.decompose(texts))] == [*map(str, trained.decompose(texts))]
     assert all(torch.equal(again.tensors()[name], own[name]) for name in own)
-    same, other = (Generator.train(seed, place, samples=8).tensors() for seed in (0, 1))
-    assert all(torch.equal(same[name], old) for name, old in Generator.train(0, place, samples=8).tensors().items())
+    same, other = (LMDecomposer.train(seed, place, samples=8).tensors() for seed in (0, 1))
+    assert all(torch.equal(same[name], old) for name, old in LMDecomposer.train(0, place, samples=8).tensors().items())
     assert any(not torch.equal(same[name], old) for name, old in other.items())
 
 
 def test_the_last_blocks_alone_learn(backbones: dict[str, str]) -> None:
     place = backbones["qwen3"]
-    trained = Generator.train(0, place, samples=160, last_blocks=1, rate=1e-2)
+    trained = LMDecomposer.train(0, place, samples=160, last_blocks=1, rate=1e-2)
     own = trained.tensors()
-    model, grammar = generator._load(place, "cpu")
+    model, grammar = language_model._load(place, "cpu")
     taught = lessons(grammar, 16)
     assert loss(trained._model, taught) < 0.95 * loss(model, taught)
     assert all(name.startswith("model.layers.2.") for name in own)
     for name, old in model.named_parameters():
         assert torch.equal(trained._model.get_parameter(name), old) == (name not in own), name
-    again = Generator.of(load(save(own)), place, last_blocks=1)
+    again = LMDecomposer.of(load(save(own)), place, last_blocks=1)
     texts = questions(10, seed=6)
     assert [*map(str, again.decompose(texts))] == [*map(str, trained.decompose(texts))]
     with pytest.raises(RedxError, match="choose 1 to 3"):
-        Generator.train(0, place, samples=1, last_blocks=4)
+        LMDecomposer.train(0, place, samples=1, last_blocks=4)
 
 
-def test_a_text_that_cannot_be_read_yields_its_refusal_in_its_place(untrained: Generator) -> None:
+def test_a_text_that_cannot_be_read_yields_its_refusal_in_its_place(untrained: LMDecomposer) -> None:
     first, empty, last, times, long = untrained.decompose(
         ["1 plus 2", "", "4 minus 3", "3 times 4", "1 plus " * 250 + "1"]
     )
@@ -259,10 +260,10 @@ def test_a_text_that_cannot_be_read_yields_its_refusal_in_its_place(untrained: G
 
 
 def test_other_tensors_are_refused(backbones: dict[str, str]) -> None:
-    own = Generator.train(0, backbones["qwen3"], samples=1).tensors()
+    own = LMDecomposer.train(0, backbones["qwen3"], samples=1).tensors()
     for wrong in ({}, own | {"more": torch.zeros(1)}, {name: tensor[:1] for name, tensor in own.items()}):
         with pytest.raises(RedxError, match="no lm decomposer"):
-            Generator.of(wrong, backbones["qwen3"])
+            LMDecomposer.of(wrong, backbones["qwen3"])
 
 
 @pytest.mark.parametrize(("lack", "reason"), [("\n", "cannot write programs"), ("end", "no end token")])
@@ -276,11 +277,11 @@ def test_a_tokenizer_that_cannot_write_programs_is_refused(
         tokenizer.eos_token = None
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(RedxError, match=reason):
-        Generator.train(0, str(tmp_path), samples=1)
+        LMDecomposer.train(0, str(tmp_path), samples=1)
 
 
 def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     import tiny_lm
 
     with pytest.raises(RedxError, match="causal language model"):
-        Generator.train(0, str(tiny_lm.bert(tmp_path)), samples=1)
+        LMDecomposer.train(0, str(tiny_lm.bert(tmp_path)), samples=1)

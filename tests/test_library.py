@@ -20,7 +20,8 @@ from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
 from redx.presets import configure
-from redx.tasks import arithmetic, task, tasks
+from redx.tasks import get_task, tasks
+from redx.tasks.arithmetic.task import TASKS
 
 NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
 QUESTIONS = ["What is 37 plus 12?", "What is 2 plus 3?", "What is 50 plus 49?", "What is 11 plus 20?"]
@@ -69,9 +70,9 @@ def test_the_order_of_names_is_the_one_people_expect() -> None:
 
 @pytest.mark.parametrize("name", [name for name in tasks() if name not in ("jsonl", "features")])
 def test_every_task_names_its_domains_in_the_order_of_a_library(name: str) -> None:
-    changes = {"operations": ["sub", "add"]} if name in arithmetic.TASKS else {}
+    changes = {"operations": ["sub", "add"]} if name in TASKS else {}
     config = configure(name, "quick", limit=100, **changes)
-    found = task(name).load(config, 0).domains
+    found = get_task(name).load(config, 0).domains
     assert list(found) == sorted(found, key=natural_order)
 
 

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 import redx
-from redx import fetch
 from redx.data.dataset import Data, Split
 from redx.io import feature_cache, hashing
 from redx.models.banks import LowRankBank, initialise_bank, run_bank
 from redx.models.base import Base
 from redx.presets import configure
 from redx.seeding import generator
-from redx.tasks import task
+from redx.tasks import get_task
+from redx.tasks.mnist import download
 from redx.training import datasets, loop
 from redx.training.banks import train_bank
 from redx.training.datasets import ExpertData, SharedData
@@ -26,13 +26,13 @@ QUICK = {"limit": 3000, "epochs": {"base": 3, "experts": 2, "router": 2}}
 
 @pytest.fixture(scope="session")
 def data() -> Data:
-    return task("mnist").load(configure("mnist", "quick"), 0)
+    return get_task("mnist").load(configure("mnist", "quick"), 0)
 
 
 @pytest.fixture(scope="session")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], redx.Run]:
     """Runs on few real images, through all stages, with a cache of their own for features."""
-    folder, cache = fetch.mnist(), tmp_path_factory.mktemp("cache")
+    folder, cache = download.mnist_folder(), tmp_path_factory.mktemp("cache")
 
     def run(out: Path) -> redx.Run:
         with pytest.MonkeyPatch.context() as patch:
@@ -53,7 +53,7 @@ def test_the_splits_are_what_they_say(data: Data) -> None:
         shares = torch.bincount(split.domains).double() / len(split)
         whole = torch.bincount(torch.cat([data.train.domains, data.validation.domains])).double() / 60_000
         assert torch.allclose(shares, whole, atol=2e-4)
-    again, other = (task("mnist").load(configure("mnist", "quick"), seed) for seed in (0, 1))
+    again, other = (get_task("mnist").load(configure("mnist", "quick"), seed) for seed in (0, 1))
     assert again.train.digest() == data.train.digest()
     assert other.train.digest() != data.train.digest()
     assert other.test.digest() == data.test.digest()
@@ -179,7 +179,7 @@ def test_a_run_cut_short_or_begun_again_ends_the_same(
 
 def test_the_model_of_a_run_reads_images(run: redx.Run) -> None:
     model = redx.load(run.folder)
-    images = task("mnist").load(configure("mnist", "quick"), 0).test.inputs[:20]
+    images = get_task("mnist").load(configure("mnist", "quick"), 0).test.inputs[:20]
     told = model.explain(images)
     assert [each["answer"] for each in told] == model.predict(images)
     assert set(told[0]["weights"]) == {"0-1", "2-3", "4-5", "6-7", "8-9"}

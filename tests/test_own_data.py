@@ -18,7 +18,7 @@ from transformers import AutoModel
 import redx
 import tiny_lm
 from redx.cli import main
-from redx.data import clusters, splits, tables
+from redx.data import arrays, clusters, splits, tables
 from redx.data.arrays import read_arrays
 from redx.data.dataset import Data, Split
 from redx.data.text import unpack_texts
@@ -30,7 +30,8 @@ from redx.models.backbones.language import FrozenLM
 from redx.models.encoder import TextEncoder, build_encoder
 from redx.presets import configure
 from redx.seeding import generator
-from redx.tasks import own, task
+from redx.tasks import get_task
+from redx.tasks.custom.task import LEAST, folders
 
 FEW: dict[str, Any] = {"epochs": {"base": 3, "experts": 2, "router": 2}}
 Row = dict[str, Any]
@@ -87,7 +88,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def load(name: str, path: Path, seed: int = 0, **changes: Any) -> Data:
-    return task(name).load(configure(name, "quick", file=str(path), **changes), seed)
+    return get_task(name).load(configure(name, "quick", file=str(path), **changes), seed)
 
 
 # --- tables
@@ -187,7 +188,7 @@ def test_data_that_cannot_work(
 def test_a_file_must_be_given_and_be_there(tmp_path: Path) -> None:
     for name in ("jsonl", "features"):
         with pytest.raises(RedxError, match="give their file with --data FILE"):
-            task(name).load(configure(name, "quick"), 0)
+            get_task(name).load(configure(name, "quick"), 0)
         with pytest.raises(RedxError, match="There is no file"):
             load(name, tmp_path / ("no.npz" if name == "features" else "no.csv"))
 
@@ -265,12 +266,12 @@ def test_small_domains_keep_enough(size: int) -> None:
     assert len(test) in (1, 2)
     assert len(validation) <= 2
     assert len(train) + len(validation) + len(test) == size
-    assert len(train) >= min(size - 1, own.LEAST) or size == 5
+    assert len(train) >= min(size - 1, LEAST) or size == 5
 
 
 def test_names_of_folders() -> None:
     names = ["a/b", "a\\b", "..", "all", "Router", "A", "a", "x" * 300, "été 1", "  ", "c:d", "a_b"]
-    made = own.folders(names)
+    made = folders(names)
     assert len({name.casefold() for name in made}) == len(names)
     assert all(name and Path(name).name == name and name not in (".", "..", "all", "router") for name in made)
     assert made[8] == "été 1"
@@ -382,7 +383,7 @@ def test_an_embedded_folder_is_taken_as_it_is(bert: Path, tmp_path: Path, monkey
             for name, text in (content | {"evil.py": b"1/0"}).items():
                 archive.writestr(f"some/model/{name}", text)
 
-    monkeypatch.setattr(hub, "call", call)
+    monkeypatch.setattr(hub, "run_tool", call)
     folder = hub.model_folder("some")
     assert {path.name for path in folder.iterdir()} == {*content, "redx.json"}
     assert hub.hash_model(folder) == hub.hash_model(bert)
@@ -478,7 +479,7 @@ def test_one_option_for_two_kinds_of_files() -> None:
 
 def test_an_archive_that_would_fill_the_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numpy.savez_compressed(tmp_path / "bomb.npz", x=numpy.zeros((1000, 1000)), y=numpy.zeros(1000))
-    monkeypatch.setattr(tables, "UNPACKED", 1_000_000)
+    monkeypatch.setattr(arrays, "MAX_UNPACKED", 1_000_000)
     with pytest.raises(RedxError, match="unpacks to"):
         read_arrays(tmp_path / "bomb.npz", ["x", "y"], [])
 
@@ -487,7 +488,7 @@ def test_domains_stand_in_the_order_of_their_folders(tmp_path: Path) -> None:
     lines = [{"text": f"text {n}", "label": n % 2, "domain": ("b", "<a>", "c")[n % 3]} for n in range(90)]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     config = configure("jsonl", "quick", file=str(tmp_path / "own.jsonl"), domain="domain")
-    data = task("jsonl").load(config, 0)
+    data = get_task("jsonl").load(config, 0)
     assert list(data.domains) == sorted(data.domains, key=natural_order)
     place = data.domains.index("_a_")
     assert all(

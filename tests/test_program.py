@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redx.arithmetic.program import LARGEST, Program, Step
 from redx.errors import RedxError
+from redx.tasks.arithmetic.program import LARGEST, Program, Step
 
 steps = st.builds(Step, st.sampled_from("+-"), st.integers(0, LARGEST))
 programs = st.builds(Program, st.integers(0, LARGEST), st.lists(steps, min_size=1, max_size=12).map(tuple))

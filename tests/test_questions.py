@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import problems  # noqa: F401  hypothesis without a clock
-from redx.arithmetic.questions import KINDS, RANGES, canonical, domain_of, make
 from redx.errors import RedxError
+from redx.tasks.arithmetic.canonical import canonical
+from redx.tasks.arithmetic.questions import KINDS, RANGES, domain_of, make
 
 SYMBOLS = {"+": add, "-": sub, "*": mul, "/": floordiv}
 CHAIN = ["answer", "label", "domain", "num_steps", "program"]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redx.arithmetic.reading import LARGEST, LONGEST, Token, tokens
-from redx.arithmetic.wording import spell
 from redx.errors import RedxError
+from redx.tasks.arithmetic.sentences import spell
+from redx.tasks.arithmetic.tokens import LARGEST, LONGEST, Token, tokens
 
 
 def values(text: str) -> list[int]:

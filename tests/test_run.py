@@ -14,7 +14,7 @@ from redx import store
 from redx.composition.noise import NOISES
 from redx.composition.rules import RULES
 from redx.presets import configure
-from redx.tasks import preset, tasks
+from redx.tasks import get_preset, tasks
 from tiny import changes
 
 
@@ -120,7 +120,7 @@ def test_using_is_undone(toy: redx.Run) -> None:
 @pytest.mark.parametrize("name", list(tasks()))
 def test_every_task_has_presets_that_name_it(name: str) -> None:
     for key in tasks()[name].presets:
-        config = preset(name, key)
+        config = get_preset(name, key)
         assert (config.task, config.preset) == (name, key)
         assert {*map("/".join, config.main.items())} - {"averaged/linear", "averaged/mlp"} <= set(config.banks)
 

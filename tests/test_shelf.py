@@ -41,8 +41,8 @@ def assert_holds(folder: Path, numbers: list[int]) -> None:
 
 @pytest.mark.parametrize("limits", [(10**9, 8192), (10**9, 10), (100, 10**9), (1, 1)])
 def test_what_was_put_in_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]) -> None:
-    monkeypatch.setattr(feature_cache, "LIMIT_BYTES", limits[0])
-    monkeypatch.setattr(feature_cache, "LIMIT_TEXTS", limits[1])
+    monkeypatch.setattr(feature_cache, "SHARD_BYTES", limits[0])
+    monkeypatch.setattr(feature_cache, "SHARD_TEXTS", limits[1])
     mine = FeatureCache(tmp_path / "a", 3)
     assert mine.missing(["x", "text 1", "x"]) == ["x", "text 1"]
     mine.add(batches(range(50)))
@@ -77,7 +77,7 @@ def test_many_are_fast(tmp_path: Path) -> None:
 
 
 def test_what_breaks_keeps_whole_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_cache, "LIMIT_TEXTS", 10)
+    monkeypatch.setattr(feature_cache, "SHARD_TEXTS", 10)
 
     def breaking() -> Iterator[list[tuple[str, Tensor]]]:
         yield from batches(range(20))

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import problems  # noqa: F401  hypothesis without a clock
-from redx.arithmetic.questions import canonical, make
 from redx.data.splits import share_seen, split_rows
 from redx.errors import RedxError
+from redx.tasks.arithmetic.canonical import canonical
+from redx.tasks.arithmetic.questions import make
 
 SHARES = (0.8, 0.1, 0.1)
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import redx
 from redx import cli
-from redx.arithmetic.executor import Chain, Executor, Solved
-from redx.arithmetic.program import Program, Step
-from redx.arithmetic.questions import canonical
-from redx.studies import steps
+from redx.tasks.arithmetic import chain_study
+from redx.tasks.arithmetic.canonical import canonical
+from redx.tasks.arithmetic.program import Program, Step
+from redx.tasks.arithmetic.solver import Chain, Executor, SolvedStep
 
 PROGRAMS = st.builds(
     Program,
@@ -28,14 +28,14 @@ class Told(Executor):
     def __init__(self, shift: int = 0) -> None:
         self.shift, self.asked = shift, list[str]()
 
-    def ask(self, questions: Sequence[str]) -> list[Solved]:
+    def ask(self, questions: Sequence[str]) -> list[SolvedStep]:
         self.asked += questions
         return [self.answer(question) for question in questions]
 
-    def answer(self, question: str) -> Solved:
+    def answer(self, question: str) -> SolvedStep:
         first, sign, second = canonical(question).split()
         true = int(first) + int(second) if sign == "+" else int(first) - int(second)
-        return Solved(question, true + self.shift, "add", {"add": 1.0}, 1 / (1 + int(second)))
+        return SolvedStep(question, true + self.shift, "add", {"add": 1.0}, 1 / (1 + int(second)))
 
 
 @given(st.lists(PROGRAMS, max_size=8))
@@ -71,13 +71,13 @@ def test_operands_that_no_expert_knows_are_refused() -> None:
 
 def test_blame_goes_to_the_first_part_whose_oracle_mends_it() -> None:
     right, wrong = Program(12, (Step("+", 5),)), Program(12, (Step("-", 5),))
-    exam = steps.Exam(["12 plus 5"] * 2, [right, right])
+    exam = chain_study.Exam(["12 plus 5"] * 2, [right, right])
     good, bad = Told(), Told(shift=1)
 
     def due(read: list[Program], executors: dict[str, Executor]) -> list[str | None]:
         chains: list[Chain] = executors["red"].solve(read)
         ok = [chain.answer == right.value() for chain in chains]
-        return steps.blame(executors, exam, chains, ok)
+        return chain_study.blame(executors, exam, chains, ok)
 
     assert due([right, wrong], {"red": good, "red-oracle": good, "oracle": good}) == [None, "decomposition"]
     assert due([right, right], {"red": bad, "red-oracle": good, "oracle": good}) == ["routing"] * 2
@@ -93,7 +93,7 @@ def test_a_run_of_steps_tells_of_chains(chains: redx.Run) -> None:
         shares = list(row.values())
         assert shares == sorted(shares, reverse=True)
     for name, row in found["budget"].items():
-        assert row["wrong"] == pytest.approx(sum(row[part] for part in steps.PARTS)), name
+        assert row["wrong"] == pytest.approx(sum(row[part] for part in chain_study.PARTS)), name
     assert "Error budget" in (chains.folder / "report.md").read_text()
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redx.arithmetic.program import Program, Step
-from redx.arithmetic.reading import LARGEST, NUMBERS, tokens
-from redx.arithmetic.wording import SOURCES, STYLES, Frame, Language, language, render, sample, spell, write
+from redx.tasks.arithmetic.program import Program, Step
+from redx.tasks.arithmetic.sentences import SOURCES, STYLES, Frame, Language, language, render, sample, spell, write
+from redx.tasks.arithmetic.tokens import LARGEST, NUMBERS, tokens
 
 every_source = pytest.mark.parametrize("source", SOURCES)
 every_style = pytest.mark.parametrize("style", STYLES)

@@ -3,12 +3,12 @@
 from typing import Any
 
 from redx.config import RunConfig
-from redx.tasks import preset
+from redx.tasks import get_preset
 
 
 def changes(task: str = "toy", epochs: int = 60) -> dict[str, Any]:
     """What turns the quick preset into one of well under a second."""
-    config: RunConfig = preset(task, "quick")
+    config: RunConfig = get_preset(task, "quick")
 
     def shorten(settings: dict[str, Any]) -> dict[str, Any]:
         return settings | {"training": settings["training"] | {"epochs": epochs}}

@@ -24,7 +24,7 @@ from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import TextEncoder
 from redx.models.expert import Expert
 from redx.seeding import generator
-from redx.tasks import task
+from redx.tasks import get_task
 from redx.training import datasets, experts, features
 from redx.training.router import train_router
 
@@ -38,7 +38,10 @@ def changing(run: Path, seed: int | None = None) -> Iterator[tuple[Model, Path]]
     config, seed = pipeline.chosen_seed(run, seed)
     place = run / f"seed-{seed}"
     with store.writing(run, config):
-        model, data = folders.load_seed(place, config), task(config.task).load(config, seed)  # before anything changes
+        model, data = (
+            folders.load_seed(place, config),
+            get_task(config.task).load(config, seed),
+        )  # before anything changes
         yield model, place
         measure(place, config, data)
 
@@ -114,7 +117,7 @@ def diff(
         raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
     config, seed = pipeline.chosen_seed(run, seed)
     model = folders.load_seed(run / f"seed-{seed}", config)
-    raw = task(config.task).load(config, seed).test
+    raw = get_task(config.task).load(config, seed).test
     test = features.embed_split(config, model.base, raw)
     newcomers = [Expert.read(folder) for folder in added]
     unrouted = {expert.name for expert in newcomers} | set(model.domains)
@@ -127,7 +130,7 @@ def diff(
             for expert in newcomers:
                 library.replace(expert.name, expert) if expert.name in removed else library.add(expert)
             found = differences.compare(before, View.of(model, test), model, test, config.epsilons)
-    texts = differences.words(raw, [each["row"] for each in found["examples"]]) if task(config.task).text else []
+    texts = differences.words(raw, [each["row"] for each in found["examples"]]) if get_task(config.task).text else []
     for each, text in zip(found["examples"], texts, strict=False):
         each["text"] = text
     return {"rule": model.rule if rule is None else rule, "router": router or model.routing, "seed": seed} | found
@@ -192,7 +195,7 @@ def retrain_router(
     place = run / f"seed-{seed}"
     with store.writing(run, config):
         model = folders.load_seed(place, config)
-        data = task(config.task).load(config, seed)
+        data = get_task(config.task).load(config, seed)
         if strange := sorted(set(more) - set(model.domains)):
             raise RedxError(f"There is no expert {strange[0]!r}; choose from {', '.join(model.domains)}.")
         if lacking := [name for name in model.domains if name not in data.domains and name not in more]:

@@ -40,7 +40,7 @@ from redx.models.backbones.tensor_names import (
     locate_tensor,
     open_backbone,
 )
-from redx.tasks import task
+from redx.tasks import get_task
 
 FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")  # of a seed, with tensors
 
@@ -313,7 +313,7 @@ def evaluate(path: Path, backbone: str | None = None) -> Evaluated:
         facts, seed = about.facts, about.facts.seed
         changes = {"seeds": (seed,)} | ({"backbone": backbone} if backbone else {})
         config = about.config.model_copy(update=changes)
-        data = task(config.task).load(config, seed)
+        data = get_task(config.task).load(config, seed)
         if data.test.digest() != facts.test:
             raise RedxError(f"The test split of '{config.task}' is not the one {path} was made with; give its data.")
         with tempfile.TemporaryDirectory(prefix="redx-") as scratch:

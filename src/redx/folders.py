@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from redx.arithmetic import decomposers
 from redx.config import RunConfig
 from redx.io import files
 from redx.models import encoder
 from redx.models.base import Base
 from redx.models.composed import Model
 from redx.models.persistence import _read_fixed_banks, read_figures, read_info, read_library, read_router
-from redx.tasks import task
+from redx.tasks import get_task
+from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
 
 
 def load_seed(folder: Path, config: RunConfig) -> Model:
@@ -23,7 +23,7 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
     return Model(
         facts=facts,
         config=config,
-        read=task(config.task).read,
+        read=get_task(config.task).read,
         base=base,
         experts=library,
         router=None if config.router.shape == "keys" else read_router(folder, config, base, facts),
@@ -35,6 +35,6 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
     )
 
 
-def _decomposer(folder: Path, config: RunConfig) -> decomposers.Decomposer:
+def _decomposer(folder: Path, config: RunConfig) -> Decomposer:
     tensors = files.read_tensors(folder / "decomposer.safetensors")
-    return decomposers.restore(config.decomposer, tensors, config.backbone)
+    return restore_decomposer(config.decomposer, tensors, config.backbone)

@@ -19,8 +19,6 @@ import torch
 from torch import Tensor
 
 from redx import store
-from redx.arithmetic import decomposers
-from redx.arithmetic.executor import Executor, Solver
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
@@ -38,7 +36,9 @@ from redx.models.persistence import read_domain_names
 from redx.presets import configure
 from redx.report import page
 from redx.report.content import Study
-from redx.tasks import task
+from redx.tasks import get_task
+from redx.tasks.arithmetic.decomposers import train_decomposer
+from redx.tasks.arithmetic.solver import Executor, Solver
 from redx.training import datasets, experts, features
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
@@ -78,7 +78,7 @@ def run(
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
     folder = Path(out or Path("runs") / name)
     start = time.perf_counter()
-    data = {seed: task(name).load(config, seed) for seed in config.seeds}
+    data = {seed: get_task(name).load(config, seed) for seed in config.seeds}
     build_encoder(config)  # what is wrong with data or backbone is found before anything is written
     with store.writing(folder, config), _threads(config.threads):
         clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
@@ -134,7 +134,7 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
     if config.integrate:
         stage("integration", lambda: _integrate(folder, config, train, seed))
     if config.decomposer != "none":
-        stage("decomposer", lambda: decomposers.train(config.decomposer, seed, config.backbone).tensors())
+        stage("decomposer", lambda: train_decomposer(config.decomposer, seed, config.backbone).tensors())
     place.stage("parts", lambda: save_parts(folder, load_seed(folder, config), data))
     return place.done
 
@@ -220,13 +220,13 @@ def _conclude(
 
 def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[int, Banks]) -> Study | None:
     """The task's own experiments; made once for these seeds, read again afterwards."""
-    module = task(config.task).study
+    module = get_task(config.task).study
     if module is None or config.study == "none":
         return None
     made = page.read_study(folder)
     if made is None or made.facts.get("seeds") != list(config.seeds):
         models = {seed: load(folder, seed) for seed in config.seeds}
-        made = importlib.import_module(f"redx.studies.{module}").study(config, data, models, parts)
+        made = importlib.import_module(module).study(config, data, models, parts)
         files.write_json(folder / "study.json", dataclasses.asdict(made))
     return made
 

@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from redx.config import PLACES, RunConfig
 from redx.errors import RedxError
-from redx.tasks import preset
-from redx.tasks import preset as find
+from redx.tasks import get_preset
+from redx.tasks import get_preset as find
 
 
 def configure(name: str, preset: str = "default", **changes: Any) -> RunConfig:
@@ -82,7 +82,7 @@ def reproduce(config: RunConfig) -> tuple[str, list[str]]:
     words = ["redx", "run", config.task, "--preset", config.preset]
     words += [word for seed in config.seeds for word in ("--seed", str(seed))]
     try:
-        usual = preset(config.task, config.preset).model_dump()
+        usual = get_preset(config.task, config.preset).model_dump()
     except RedxError:  # a task that is not installed here still has a report
         return shlex.join(words), []
     left = config.model_dump(exclude={"seeds"})

@@ -14,7 +14,7 @@ from redx.commands import AsJson, Folder, OneSeed, Routing, print_json, show_tab
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
-    from redx.arithmetic.executor import Chain
+    from redx.tasks.arithmetic.solver import Chain
 
 
 def predict(
@@ -30,10 +30,10 @@ def predict(
     Example: `redx predict runs/addition "What is 37 plus 12?"`
     """
     from redx import pipeline, store
-    from redx.tasks import task
+    from redx.tasks import get_task
 
     name = store.read_config(folder).task
-    if not task(name).text:
+    if not get_task(name).text:
         raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
     with pipeline.load(folder, seed).using(rule, router=router) as model:
         told = [{"text": each, **facts} for each, facts in zip(text, model.explain(text), strict=True)]

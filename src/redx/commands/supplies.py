@@ -18,9 +18,9 @@ def fetch_mnist(
 
     Example: `redx fetch mnist`
     """
-    from redx.fetch import mnist
+    from redx.tasks.mnist.download import mnist_folder
 
-    folder = mnist(data_dir)
+    folder = mnist_folder(data_dir)
     print_json({"folder": str(folder)}) if as_json else typer.echo(f"MNIST is in {folder}")
 
 
@@ -83,8 +83,8 @@ def make_data(
 
     Example: `redx data mixed --out mixed.jsonl --total 25000 --operators 2`
     """
-    from redx.arithmetic.questions import make
     from redx.data import tables
+    from redx.tasks.arithmetic.questions import make
 
     options: dict[str, Any] = {"balanced": True} if balanced else {}
     options |= {"operators": tuple(range(1, operators + 1))} if operators else {}

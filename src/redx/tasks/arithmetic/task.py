@@ -11,7 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from redx.arithmetic.questions import HIGH, LOW, OPERAND, RANGES, canonical, domain_of, make
 from redx.config import (
     BankConfig,
     BaseConfig,
@@ -26,7 +25,9 @@ from redx.config import (
 from redx.data import splits, tables
 from redx.data.dataset import Data, Split
 from redx.data.text import pack_texts
-from redx.tasks import MAIN, Task, square
+from redx.tasks import MAIN_BANKS, Task, compared_banks
+from redx.tasks.arithmetic.canonical import canonical
+from redx.tasks.arithmetic.questions import HIGH, LOW, OPERAND, RANGES, domain_of, make
 
 SHARES = (0.8, 0.1, 0.1)
 BY_RANGE = tuple(f"range_{low}_{high}" for low, high in RANGES)
@@ -152,11 +153,11 @@ def settings(task: str, preset: str, questions: QuestionsConfig, epochs: int, ba
             training=training.model_copy(update={"epochs": base_epochs, "lr": 5e-3, "beta": 0.99, "clip": 1.0}),
         ),
         banks={
-            **square(corrected, anchored, head),
+            **compared_banks(corrected, anchored, head),
             "pooled/linear": BankConfig(shape="linear", training=pooled),
             "pooled/mlp": BankConfig(shape="mlp", hidden=512, depth=2, training=pooled),
         },
-        main=MAIN,
+        main=MAIN_BANKS,
         ownership=OwnershipConfig(
             alpha=0.001 if task == "mixed" else 0.01,  # few validation questions support no smaller one
             score="classes" if by_class else "binary",
@@ -183,7 +184,7 @@ SIXTY = TrainingConfig(
 )
 
 
-def offer(name: str, about: str, questions: QuestionsConfig, study: str = "arithmetic") -> Task:
+def offer(name: str, about: str, questions: QuestionsConfig, study: str = "redx.tasks.arithmetic.study") -> Task:
     presets = {
         # redx run addition --preset quick: to see everything once.
         "quick": settings(name, "quick", questions.model_copy(update={"total": 10_000}), 4, 64),
@@ -202,5 +203,10 @@ TASKS = {
     "addition": offer("addition", "Sums of two numbers in words, an expert for each range of answers.", SMALL),
     "mixed": offer("mixed", "Additions and subtractions of two to four numbers, an expert for each range.", LARGE),
     "ops": offer("ops", "One addition or subtraction, an expert for each operation.", QuestionsConfig(total=40_000)),
-    "steps": offer("steps", "Chains of steps: a decomposer finds them, experts solve them.", CHAINS, study="steps"),
+    "steps": offer(
+        "steps",
+        "Chains of steps: a decomposer finds them, experts solve them.",
+        CHAINS,
+        study="redx.tasks.arithmetic.chain_study",
+    ),
 }

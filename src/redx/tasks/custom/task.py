@@ -29,7 +29,7 @@ from redx.data.text import pack_texts
 from redx.errors import RedxError
 from redx.io.files import natural_order, to_safe_name
 from redx.seeding import generator
-from redx.tasks import MAIN, Task, square
+from redx.tasks import MAIN_BANKS, Task, compared_banks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -280,11 +280,11 @@ def settings(task: str, preset: str, table: TableConfig, epochs: int) -> RunConf
             training=training.model_copy(update={"epochs": 2 * epochs}),
         ),
         banks={
-            **square(corrected, anchored, head),
+            **compared_banks(corrected, anchored, head),
             "pooled/linear": linear,
             "pooled/mlp": BankConfig(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
         },
-        main=MAIN,
+        main=MAIN_BANKS,
         # few validation examples support no smaller α; nobody stops early here, so nearly all of them are for cut-offs
         ownership=OwnershipConfig(alpha=0.05, score="binary", calibration=0.9, bank=head),
         router=RouterConfig(hidden=128, dropout=0.2, training=training),
@@ -306,7 +306,7 @@ TASKS = {
         },
         load_texts,
         read_texts,
-        study="own",
+        study="redx.tasks.custom.study",
         text=True,
     ),
     "features": Task(
@@ -320,6 +320,6 @@ TASKS = {
         },
         load_features,
         read_features,
-        study="own",
+        study="redx.tasks.custom.study",
     ),
 }

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 
-from redx.arithmetic.program import Program, Step
-from redx.arithmetic.reading import LARGEST, NUMBERS
+from redx.tasks.arithmetic.program import Program, Step
+from redx.tasks.arithmetic.tokens import LARGEST, NUMBERS
 
 SOURCES = ("train", "held_out")
 STYLES = ("plain", "paraphrase", "story", "distractor")
@@ -66,7 +66,7 @@ class Language:
 @cache
 def language(source: str = "train") -> Language:
     """The templates of one file: 'train' or 'held_out'."""
-    text = (resources.files("redx.arithmetic") / "templates" / f"{source}.txt").read_text(encoding="utf-8")
+    text = (resources.files("redx.tasks.arithmetic") / "templates" / f"{source}.txt").read_text(encoding="utf-8")
     sections: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.splitlines():

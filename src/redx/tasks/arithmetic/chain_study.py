@@ -8,10 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redx.arithmetic.executor import Chain, Executor
-from redx.arithmetic.program import Program
-from redx.arithmetic.questions import make
-from redx.arithmetic.wording import render, sample
 from redx.composition.evaluation import Banks
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
@@ -19,7 +15,11 @@ from redx.data.dataset import Data
 from redx.errors import RedxError
 from redx.models.composed import Model
 from redx.report.content import Figure, Line, Panel, Study, Table
-from redx.studies import safety
+from redx.tasks.arithmetic.program import Program
+from redx.tasks.arithmetic.questions import make
+from redx.tasks.arithmetic.sentences import render, sample
+from redx.tasks.arithmetic.solver import Chain, Executor
+from redx.tasks.studies import safety
 
 LENGTHS = {"2": (2,), "3": (3,), "4": (4,), "5-8": (5, 6, 7, 8)}
 STYLES = ("paraphrase", "story", "distractor")

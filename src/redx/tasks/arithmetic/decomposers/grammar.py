@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from redx.arithmetic.program import Program
-from redx.arithmetic.reading import LARGEST
 from redx.errors import RedxError
+from redx.tasks.arithmetic.program import Program
+from redx.tasks.arithmetic.tokens import LARGEST
 
 LIMIT = 12  # steps of a program at most
 _ALPHABET = frozenset(string.digits + "Step Answer: x + - =\n")

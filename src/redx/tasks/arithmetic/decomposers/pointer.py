@@ -21,11 +21,11 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from redx.arithmetic.program import Program, Step
-from redx.arithmetic.reading import Token, tokens
-from redx.arithmetic.wording import Language, language, sample, write
 from redx.errors import RedxError
 from redx.seeding import generator
+from redx.tasks.arithmetic.program import Program, Step
+from redx.tasks.arithmetic.sentences import Language, language, sample, write
+from redx.tasks.arithmetic.tokens import Token, tokens
 from redx.training.loop import fit
 
 COMMON = 5  # a word is known when training says it so often; all others are alike
@@ -63,7 +63,7 @@ class Course(NamedTuple):
     signs: Tensor  # (S - 2 B,) the operators
 
 
-class Pointer:
+class PointerDecomposer:
     """A trained decomposer: texts to programs."""
 
     def __init__(self, tensors: dict[str, Tensor]) -> None:
@@ -71,7 +71,7 @@ class Pointer:
         self._known = {word: place for place, word in enumerate(tensors["vocabulary"].tolist(), _KNOWN)}
 
     @classmethod
-    def train(cls, seed: int, samples: int = SAMPLES, words: Language | None = None) -> Pointer:
+    def train(cls, seed: int, samples: int = SAMPLES, words: Language | None = None) -> PointerDecomposer:
         """Learn from sentences of one to four steps, made from the training templates."""
         words = words or language("train")
         draw = random.Random(f"{seed}/pointer/sentences")
@@ -104,7 +104,7 @@ class Pointer:
         return dict(self._tensors)
 
     @classmethod
-    def of(cls, tensors: dict[str, Tensor]) -> Pointer:
+    def of(cls, tensors: dict[str, Tensor]) -> PointerDecomposer:
         """The inverse of `tensors`."""
         vocabulary = tensors.get("vocabulary", torch.empty(0))
         shapes = {name: tensor.shape for name, tensor in _start(vocabulary, generator(0)).items()}

@@ -20,7 +20,7 @@ from redx.models.composed import Model
 from redx.models.ownership import false_activation_rate
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.seeding import generator
-from redx.studies import library
+from redx.tasks.studies import library
 from redx.training import features
 from redx.training.banks import train_jointly
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import torch
 
-from redx.arithmetic.decomposers import Decomposer
-from redx.arithmetic.program import Program
 from redx.composition.evaluation import certify
 from redx.errors import RedxError
 from redx.models.composed import Model
+from redx.tasks.arithmetic.decomposers import Decomposer
+from redx.tasks.arithmetic.program import Program
 
 LOW, HIGH = 2, 100  # results that a step may have
 LARGEST = 50  # operand that the experts know
@@ -23,7 +23,7 @@ WORDS = {"+": ("plus", "add"), "-": ("minus", "sub")}  # how a step is asked, an
 
 
 @dataclass(frozen=True)
-class Solved:
+class SolvedStep:
     """One step: what was asked, what came back and from whom."""
 
     question: str
@@ -38,7 +38,7 @@ class Chain:
     """A program with its solved steps; without an answer it has a reason."""
 
     program: Program
-    steps: tuple[Solved, ...]
+    steps: tuple[SolvedStep, ...]
     answer: int | None
     reason: str | None = None
 
@@ -58,9 +58,9 @@ class Executor:
 
     def __init__(self, model: Model, rule: str = "red") -> None:
         self.model, self.rule = model, rule
-        self._known: dict[str, Solved] = {}
+        self._known: dict[str, SolvedStep] = {}
 
-    def ask(self, questions: Sequence[str]) -> list[Solved]:
+    def ask(self, questions: Sequence[str]) -> list[SolvedStep]:
         """Answers to one-step questions."""
         new = [question for question in dict.fromkeys(questions) if question not in self._known]
         if new:
@@ -72,7 +72,7 @@ class Executor:
             names = self.model.domains[: weights.shape[1]]
             for row, question in enumerate(new):
                 shares = weights[row].tolist()
-                self._known[question] = Solved(
+                self._known[question] = SolvedStep(
                     question,
                     int(self.model.classes[int(judged.predicted[row])]),
                     names[max(range(len(shares)), key=shares.__getitem__)],
@@ -90,7 +90,7 @@ class Executor:
     def solve(self, programs: Sequence[Program]) -> list[Chain]:
         """All programs together, step after step."""
         values = [program.first for program in programs]
-        done: list[list[Solved]] = [[] for _ in programs]
+        done: list[list[SolvedStep]] = [[] for _ in programs]
         reasons: list[str | None] = [_beyond(program) for program in programs]
         for number in range(max((len(program.steps) for program in programs), default=0)):
             going = [

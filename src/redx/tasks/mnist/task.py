@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redx import fetch
 from redx.config import BankConfig, BaseConfig, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
 from redx.seeding import generator
-from redx.tasks import MAIN, Task, square
+from redx.tasks import MAIN_BANKS, Task, compared_banks
+from redx.tasks.mnist import download
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -24,8 +24,8 @@ def load(config: RunConfig, seed: int) -> Data:
     """54,000 / 6,000 / 10,000 images; the first two by seed, stratified by domain; a limit shortens all three alike."""
     import torch
 
-    folder = fetch.mnist(Path(config.data_dir) if config.data_dir else None)
-    images, labels, test_images, test_labels = fetch.load_mnist(folder)
+    folder = download.mnist_folder(Path(config.data_dir) if config.data_dir else None)
+    images, labels, test_images, test_labels = download.read_mnist(folder)
     domains = labels // 2
     draw = generator(seed, "mnist", "split")
     held = []
@@ -115,12 +115,12 @@ def settings(preset: str, backbone: str, base: BaseConfig, epochs: int) -> RunCo
         backbone=backbone,
         base=base,
         banks={
-            **square(corrected, anchored, head),
+            **compared_banks(corrected, anchored, head),
             "standalone/linear": linear,
             "pooled/linear": linear,
             "pooled/mlp": BankConfig(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
-        main=MAIN,
+        main=MAIN_BANKS,
         ownership=OwnershipConfig(
             contradict=True, bank=corrected.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
         ),
@@ -148,6 +148,6 @@ TASKS = {
         },
         load,
         read,
-        study="safety",
+        study="redx.tasks.studies.safety",
     )
 }

@@ -17,7 +17,7 @@ from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.composed import Model
 from redx.report.content import Figure, Line, Panel, Study, Table
-from redx.tasks import toy
+from redx.tasks.toy import task
 from redx.training import datasets
 from redx.training.banks import train_bank
 from redx.training.datasets import SharedData
@@ -73,7 +73,7 @@ def by_segment(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[str, di
 
 def bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     """Proposition 3 on the whole grid: no mixture errs by more than the largest residual."""
-    x = toy.read(toy.pairs(1, toy.TOP))
+    x = task.read(task.pairs(1, task.TOP))
     truth = x.sum(1) / 2
     rows, facts = [], {}
     for seed, model in models.items():
@@ -143,7 +143,7 @@ def change(bank: BankConfig, **training: float) -> BankConfig:
 
 def mixability(form: str, settings: BankConfig, count: int, base: Base, seed: int) -> tuple[float, ...]:
     """Train experts and mix them: accuracy at home, of the mean, under any router; how far an expert errs."""
-    data = toy.load(toy.TASKS["toy"].presets["default"], seed, count)
+    data = task.load(task.TASKS["toy"].presets["default"], seed, count)
     taught = datasets.expert_datasets(data.domains, data.train, SharedData(data.train, data.train), data.train)
     size = len(taught[0].own)
     batch = min(size, settings.training.virtual_batch)
@@ -156,14 +156,14 @@ def mixability(form: str, settings: BankConfig, count: int, base: Base, seed: in
     home = right.gather(1, domains[:, None])[:, 0].double()
     mean = (said.mean(1).round() == labels).double()
     worst = min(float(mean[domains == index].mean()) for index in range(count))
-    error = float((said - labels[:, None]).abs().max()) * toy.UNIT
+    error = float((said - labels[:, None]).abs().max()) * task.UNIT
     return float(home.mean()), float(mean.mean()), float(right.all(1).double().mean()), worst, error
 
 
 def alone(form: str, bank: Bank, base: Base, x: Tensor) -> Tensor:
     """What each expert answers alone, in units of the sum: (N, K)."""
     said = run_bank(bank, x)[..., 0]
-    return (said + base.classify(x) if form == "residual" else said) / toy.UNIT
+    return (said + base.classify(x) if form == "residual" else said) / task.UNIT
 
 
 FORMS = ("standalone", "residual")
@@ -177,10 +177,10 @@ def told(model: Model, x: Tensor) -> list[tuple[str, Tensor]]:
 
 def diagonal(model: Model) -> Figure:
     """The learned functions along a = b."""
-    numbers = torch.arange(1, toy.TOP + 1)
+    numbers = torch.arange(1, task.TOP + 1)
     where = tuple(map(float, numbers))
     panels = []
-    for name, said in told(model, toy.read(torch.stack([numbers, numbers], 1))):
+    for name, said in told(model, task.read(torch.stack([numbers, numbers], 1))):
         lines = [Line(f"expert {segment}", where, _round(said[:, k])) for k, segment in enumerate(model.domains)]
         lines.append(Line("mean of all", where, _round(said.mean(1))))
         lines.append(Line("truth", where, _round(2.0 * numbers), dashed=True))
@@ -190,13 +190,13 @@ def diagonal(model: Model) -> Figure:
 
 def surface(model: Model) -> Figure:
     """How far the mean of all experts errs, for every pair."""
-    numbers = torch.arange(1, toy.TOP + 1, 2)
+    numbers = torch.arange(1, task.TOP + 1, 2)
     grid = torch.cartesian_prod(numbers, numbers)
     panels = []
-    for name, said in told(model, toy.read(grid)):
+    for name, said in told(model, task.read(grid)):
         error = (said.mean(1) - grid.sum(1)).abs().view(len(numbers), -1).T  # rows are b
         rows = tuple(_round(row) for row in error)
-        panels.append(Panel(TITLES[name], "a", "b", grid=rows, extent=(1, toy.TOP, 1, toy.TOP)))
+        panels.append(Panel(TITLES[name], "a", "b", grid=rows, extent=(1, task.TOP, 1, task.TOP)))
     caption = "Absolute error of the mean of all experts, in units of the sum (below 0.5 the answer is right)."
     return Figure("surface", caption, tuple(panels))
 

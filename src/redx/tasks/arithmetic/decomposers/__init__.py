@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from redx.arithmetic.pointer import Pointer
-from redx.arithmetic.program import Program
 from redx.errors import RedxError
+from redx.tasks.arithmetic.decomposers.pointer import PointerDecomposer
+from redx.tasks.arithmetic.program import Program
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,19 +21,19 @@ class Decomposer(Protocol):
     def tensors(self) -> dict[str, Tensor]: ...
 
 
-def train(name: str, seed: int, backbone: str) -> Decomposer:
+def train_decomposer(name: str, seed: int, backbone: str) -> Decomposer:
     """Train a decomposer from its seed."""
     if name == "pointer":
-        return Pointer.train(seed)
-    from redx.arithmetic.generator import Generator
+        return PointerDecomposer.train(seed)
+    from redx.tasks.arithmetic.decomposers.language_model import LMDecomposer
 
-    return Generator.train(seed, backbone)
+    return LMDecomposer.train(seed, backbone)
 
 
-def restore(name: str, tensors: dict[str, Tensor], backbone: str) -> Decomposer:
+def restore_decomposer(name: str, tensors: dict[str, Tensor], backbone: str) -> Decomposer:
     """A trained decomposer from its file."""
     if name == "pointer":
-        return Pointer.of(tensors)
-    from redx.arithmetic.generator import Generator
+        return PointerDecomposer.of(tensors)
+    from redx.tasks.arithmetic.decomposers.language_model import LMDecomposer
 
-    return Generator.of(tensors, backbone)
+    return LMDecomposer.of(tensors, backbone)

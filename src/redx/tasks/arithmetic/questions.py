@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -18,11 +16,22 @@ from typing import Any, TypeVar
 from redx.errors import RedxError
 
 RANGES = ((2, 20), (21, 40), (41, 60), (61, 80), (81, 100))  # of answers: the domains
+
+
 LOW, HIGH = RANGES[0][0], RANGES[-1][1]
+
+
 OPERAND = 50  # operands are 1 to 50
+
+
 MOVES = [*range(-OPERAND, 0), *range(1, OPERAND + 1)]
+
+
 LONGEST = 8  # operators in a chain
+
+
 STEPS = {2: 0.2, 3: 0.4, 4: 0.4}  # shares of 2, 3 and 4 steps
+
 
 Value = TypeVar("Value")
 
@@ -69,9 +78,6 @@ def domain_of(answer: int) -> int:
         if low <= answer <= high:
             return domain
     raise RedxError(f"The answer {answer} is in no range; use questions whose answers are {LOW} to {HIGH}.")
-
-
-# Generators
 
 
 def additions(draw: Random, total: int, *, balanced: bool = False) -> Iterator[tuple[str, int]]:
@@ -205,7 +211,11 @@ OPERATIONS = {
     "mul": Operation("times", "*", _multiply_to),
     "div": Operation("divided by", "/", _divide_to),
 }
+
+
 CHAIN = ("answer", "label", "domain", "num_steps", "program")
+
+
 KINDS = {
     kind.name: kind
     for kind in (
@@ -236,82 +246,3 @@ KINDS = {
         ),
     )
 }
-
-
-# Recognition
-
-PUNCTUATION = ".,;:!?\"'‘’“”"
-SIGNS = str.maketrans("−–‐×÷" + PUNCTUATION, "---*/" + " " * len(PUNCTUATION))
-ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-TEENS = ["ten", "eleven", "twelve", *(f"{n}teen" for n in ("thir", "four", "fif", "six", "seven", "eigh", "nine"))]
-TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-NUMBERS = {word: str(number) for number, word in enumerate([*ONES, *TEENS])}
-NUMBERS |= {ten: str(10 * tens) for tens, ten in enumerate(TENS, 2)}
-NUMBERS |= {
-    f"{ten}{joint}{word}": str(10 * tens + one)
-    for tens, ten in enumerate(TENS, 2)
-    for one, word in enumerate(ONES[1:], 1)
-    for joint in "- "
-}
-NUMBERS |= dict.fromkeys(("hundred", "a hundred", "one hundred"), "100")
-BETWEEN = {  # words that stand between two numbers, read from left to right
-    "plus": "+",
-    "added to": "+",
-    "increased by": "+",
-    "minus": "-",
-    "take away": "-",
-    "less": "-",
-    "decreased by": "-",
-    "times": "*",
-    "multiplied by": "*",
-    "x": "*",
-    "divided by": "/",
-}
-AROUND = {  # words that stand around two numbers; a is the number that comes first in "a plus b"
-    "+": ("add b to a", "add a and b", "sum of a and b", "b more than a"),
-    "-": (
-        "subtract b from a",
-        "b subtracted from a",
-        "from a subtract b",
-        "take b from a",
-        "take b away from a",
-        "b less than a",
-        "difference between a and b",
-        "difference of a and b",
-    ),
-    "*": ("multiply a by b", "multiply a and b", "product of a and b"),
-    "/": ("divide a by b", "quotient of a and b"),
-}
-
-
-def _any_of(words: Mapping[str, str]) -> re.Pattern[str]:
-    return re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(words, key=len, reverse=True))})(?![a-z])")
-
-
-NUMBER, WORD = _any_of(NUMBERS), _any_of(BETWEEN)
-EXPRESSION = re.compile(r"[0-9]+(?: ?[+*/-] ?[0-9]+)+")
-FORMS = [
-    (symbol, re.compile(re.sub(r"\b([ab])\b", r"(?P<\1>[0-9]+)", form))) for symbol in AROUND for form in AROUND[symbol]
-]
-OPENING = re.compile(
-    r"(?:(?:what is|what s|how much is|calculate|compute|evaluate|find|solve|work out|please|the|result of|value of)"
-    r" )*"
-)
-ENDING = re.compile(r"(?: (?:equals?|please))+$")
-
-
-def canonical(text: str) -> str:
-    """One key for a question in any wording: "twelve plus five", "Add 5 to 12" and "12 + 5" are all "12 + 5".
-
-    Order counts: "5 plus 12" is another question. What cannot be read keeps its words in lower case.
-    """
-    plain = " ".join(unicodedata.normalize("NFKC", text).lower().translate(SIGNS).split())
-    body = ENDING.sub("", OPENING.sub("", plain, count=1).strip(" ="))
-    body = NUMBER.sub(lambda word: NUMBERS[word[0]], body)
-    chain = " ".join(WORD.sub(lambda word: BETWEEN[word[0]], body).split())
-    if EXPRESSION.fullmatch(chain):
-        return " ".join(re.findall(r"[0-9]+|[+*/-]", chain))
-    for symbol, form in FORMS:
-        if found := form.fullmatch(body):
-            return f"{found['a']} {symbol} {found['b']}"
-    return plain

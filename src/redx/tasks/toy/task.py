@@ -110,7 +110,7 @@ def make(name: str, about: str, *banks: str) -> Task:
         # redx run toy: a minute and a half; the same, with every mlp expert at 0.95 or more in its own segment.
         "default": settings(name, banks, "default", 3000),
     }
-    return Task(name, about, presets, load, read, study="toy")
+    return Task(name, about, presets, load, read, study="redx.tasks.toy.study")
 
 
 LINEAR, MLP, RESIDUAL = ("standalone/linear",), ("standalone/mlp",), ("residual/residual",)

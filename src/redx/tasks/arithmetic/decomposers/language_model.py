@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from redx.arithmetic.grammar import LIMIT, Constraint, Grammar, State, tokenise
-from redx.arithmetic.program import Program
-from redx.arithmetic.reading import Token, tokens
-from redx.arithmetic.wording import Language, language, sample, write
 from redx.errors import RedxError
 from redx.io.progress import progress
 from redx.models.backbones.hub import model_folder, quiet_transformers, require_packages
 from redx.seeding import generator
+from redx.tasks.arithmetic.decomposers.grammar import LIMIT, Constraint, Grammar, State, tokenise
+from redx.tasks.arithmetic.program import Program
+from redx.tasks.arithmetic.sentences import Language, language, sample, write
+from redx.tasks.arithmetic.tokens import Token, tokens
 from redx.training.loop import fit
 
 SAMPLES = 1_400
@@ -38,7 +38,7 @@ _IGNORED = -100  # the label of what is not learned, by transformers' convention
 Lesson = tuple[list[int], list[int]]  # tokens of a question, and of its program with the end
 
 
-class Generator:
+class LMDecomposer:
     """A fine-tuned language model: texts to programs."""
 
     def __init__(self, model: Any, grammar: Grammar, learned: dict[str, nn.Parameter], copy: bool) -> None:
@@ -60,7 +60,7 @@ class Generator:
         rate: float | None = None,
         copy: bool = True,
         device: str = "cpu",
-    ) -> Generator:
+    ) -> LMDecomposer:
         """Learn from sentences of one to four steps, made from the training templates, in one pass."""
         model, grammar = _load(backbone, device)
         draw = random.Random(f"{seed}/lm/sentences")
@@ -100,7 +100,7 @@ class Generator:
         rank: int = RANK,
         copy: bool = True,
         device: str = "cpu",
-    ) -> Generator:
+    ) -> LMDecomposer:
         """The inverse of `tensors`, on the backbone that it was trained on."""
         model, grammar = _load(backbone, device)
         model, learned = _learner(model, last_blocks, rank)

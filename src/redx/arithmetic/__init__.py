@@ -1,1 +1,0 @@
-"""Arithmetic in words: questions, made and recognised in any wording."""

@@ -1,1 +1,0 @@
-"""Studies: what a task measures beyond the rules, one file a task."""

@@ -1,0 +1,1 @@
+"""MNIST in five label-pair domains."""

@@ -1,0 +1,1 @@
+"""The toy experiments: which experts survive mixing?"""
