@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from redx import pipeline, store
 from redx.composition import certificate, rules
 from redx.composition.evaluation import certify
+from redx.runs.folder import load, read_config
 from redx.tasks import get_task
 from redx.training import datasets, features
 
@@ -26,10 +26,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     folder: Path = parser.parse_args().run
-    config = store.read_config(folder)
+    config = read_config(folder)
     rows: dict[str, list[tuple[float, ...]]] = {}
     for seed in config.seeds:
-        model, data = pipeline.load(folder, seed), get_task(config.task).load(config, seed)
+        model, data = load(folder, seed), get_task(config.task).load(config, seed)
         choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         held = features.embed_split(config, model.base, data.validation).only(choose)
         free = model.describe(held.inputs, ("residual", "anchored"), held.labels, held.domains)

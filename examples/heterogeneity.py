@@ -21,9 +21,9 @@ import numpy
 import torch
 
 import redx
-from redx import store
 from redx.composition import certificate
-from redx.differences import View
+from redx.runs import folder
+from redx.runs.diff import TestView
 from redx.tasks import get_task
 from redx.training import features
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("heterogeneity.md"), help="table to write")
     given = parser.parse_args()
     run: Path = given.run or small().folder
-    config = store.read_config(run)
+    config = folder.read_config(run)
     seed = config.seeds[0]
     data = get_task(config.task).load(config, seed)
     model = redx.load(run)
@@ -97,7 +97,7 @@ def line(told: str, model: redx.Model, test: redx.records.Split, files: list[Pat
     figures = []
     for rule in ("red", "sum"):
         with model.using(rule), torch.no_grad():
-            view = View.of(model, test)
+            view = TestView.of(model, test)
         figures.append(
             (float(view.right().double().mean()), certificate.certified_accuracy(view.judged.radius, view.right(), 1.0))
         )

@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 import redx
-from redx import store
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
 from redx.composition.rules import RULES, compose, get_rule
@@ -25,7 +24,8 @@ from redx.errors import RedxError
 from redx.models.banks import build_bank, fill_bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.encoder import TextEncoder, build_encoder
-from redx.presets import configure
+from redx.runs.folder import read_config
+from redx.runs.presets import configure
 from redx.tasks import get_preset, get_task
 from redx.tasks.arithmetic import canonical, questions
 from redx.tasks.arithmetic.task import TASKS
@@ -138,7 +138,7 @@ def test_a_run_on_a_folder_from_data_to_prediction(qwen: Path, tmp_path: Path, s
                 assert model.predict(["What is 37 plus 12?"]) == [model.explain(["What is 37 plus 12?"])[0]["answer"]]
     assert not any("prefix" in name for name in load_file(done.folder / "seed-0" / "base.safetensors"))
     # cached and computed anew are the same
-    data = get_task("mixed").load(store.read_config(done.folder), 0)
+    data = get_task("mixed").load(read_config(done.folder), 0)
     kept = model.base.classify(model.base.embed(data.test.inputs))
     for path in (tmp_path / "cache" / "features").rglob("*.npy"):
         path.unlink()

@@ -18,9 +18,10 @@ from safetensors.torch import load_file, save_file
 import redx
 import tiny_lm
 from asking import Ask, refused
-from redx import checkpoints, contents, store
 from redx.errors import RedxError
 from redx.io import tensor_files
+from redx.runs import checkpoint, inspection, shrinking
+from redx.runs.folder import read_parts
 
 LAYERS = "--trainable-last-n-layers"
 
@@ -47,12 +48,12 @@ def blocks(qwen: Path, place: Path) -> redx.Run:
 
 @pytest.fixture(scope="module")
 def full(blocks: redx.Run, place: Path) -> Path:
-    return checkpoints.export(blocks.folder, place / "full.safetensors").path
+    return checkpoint.export_run(blocks.folder, place / "full.safetensors").path
 
 
 @pytest.fixture(scope="module")
 def slim(full: Path) -> Path:
-    return checkpoints.shrink(full, 1).path
+    return shrinking.shrink(full, 1).path
 
 
 # Full and slim
@@ -83,9 +84,9 @@ def test_the_run_is_rebuilt_bit_for_bit(
     kind: str, blocks: redx.Run, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = request.getfixturevalue(kind)
-    found = checkpoints.evaluate(path)
+    found = checkpoint.evaluate_checkpoint(path)
     assert found.kind == kind
-    before = store.read_parts(blocks.folder, 0)
+    before = read_parts(blocks.folder, 0)
     assert set(found.banks) == set(before)
     for bank, parts in before.items():
         for name, tensor in vars(parts).items():
@@ -94,7 +95,7 @@ def test_the_run_is_rebuilt_bit_for_bit(
     assert {"base", "red/plain", "global/linear", "moe/plain", "red/integrated"} <= set(found.same)
     # with nothing kept from the run, the frozen blocks read every text anew
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "empty"))
-    assert set(checkpoints.evaluate(path).same.values()) == {1.0}
+    assert set(checkpoint.evaluate_checkpoint(path).same.values()) == {1.0}
 
 
 def test_a_slim_checkpoint_holds_what_was_trained_and_no_more(full: Path, slim: Path) -> None:
@@ -106,18 +107,18 @@ def test_a_slim_checkpoint_holds_what_was_trained_and_no_more(full: Path, slim: 
         if name.startswith(("backbone.model.embed_tokens", "backbone.model.layers.0.", "backbone.model.layers.1."))
     }
     assert all(torch.equal(whole[name], tensor) for name, tensor in kept.items())
-    again = checkpoints.shrink(slim, 1, out=slim.with_name("again.safetensors"))
+    again = shrinking.shrink(slim, 1, out=slim.with_name("again.safetensors"))
     assert again.share == 1
-    more = checkpoints.shrink(full, 2, out=slim.with_name("more.safetensors"))
+    more = shrinking.shrink(full, 2, out=slim.with_name("more.safetensors"))
     assert any("layers.1." in name for name in load_file(more.path))
-    assert set(checkpoints.evaluate(more.path).same.values()) == {1.0}
+    assert set(checkpoint.evaluate_checkpoint(more.path).same.values()) == {1.0}
 
 
 @pytest.mark.parametrize("rule", ["red", "red/plain", "moe"])
 def test_a_checkpoint_can_be_narrowed_to_what_a_rule_reads(rule: str, full: Path, slim: Path, tmp_path: Path) -> None:
-    made = checkpoints.shrink(full, 1, out=tmp_path / "narrow.safetensors", rule=rule)
+    made = shrinking.shrink(full, 1, out=tmp_path / "narrow.safetensors", rule=rule)
     assert made.after.bytes < slim.stat().st_size
-    found = checkpoints.evaluate(made.path)
+    found = checkpoint.evaluate_checkpoint(made.path)
     form = {"red": "residual", "moe": "standalone"}[rule.split("/")[0]]
     assert {kept for kept, _ in found.banks} == {form}
     assert set(found.same.values()) == {1.0}
@@ -168,13 +169,13 @@ def test_runs_without_trained_blocks_or_without_a_language_model(
 ) -> None:
     monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
     for run, seed in ((addition, None), (toy, 1)):
-        made = checkpoints.export(run.folder, tmp_path / f"{run.summary['task']}.safetensors", seed)
-        small = checkpoints.shrink(made.path, 0)
+        made = checkpoint.export_run(run.folder, tmp_path / f"{run.summary['task']}.safetensors", seed)
+        small = shrinking.shrink(made.path, 0)
         assert not any(name.startswith("backbone.") for name in load_file(small.path))
         for path in (made.path, small.path):
-            assert set(checkpoints.evaluate(path).same.values()) == {1.0}
+            assert set(checkpoint.evaluate_checkpoint(path).same.values()) == {1.0}
     with pytest.raises(RedxError, match="0 layers"):
-        checkpoints.shrink(tmp_path / "toy.safetensors", 1)
+        shrinking.shrink(tmp_path / "toy.safetensors", 1)
 
 
 # What is refused
@@ -312,7 +313,7 @@ def test_bad_files_get_one_sentence_and_run_nothing(full: Path, tmp_path: Path, 
         assert not trap.exists(), path
     assert not list(folder.glob("*.slim*"))
     # in a folder they stand with what they are refused for
-    found = contents.look(folder)
+    found = inspection.inspect_path(folder)
     assert all(file.kind.startswith("refused: ") for file in found.files)
 
 
@@ -377,19 +378,19 @@ def test_what_a_pt_may_have_trained_is_not_dropped(tmp_path: Path, ask: Ask) -> 
     state = foreign("backbone.")
     adapted = "backbone.layers.0.self_attn.q_proj.lora_A.weight"
     torch.save(state | {adapted: torch.ones(2, 8)}, path)
-    assert adapted in load_file(checkpoints.shrink(path, 1).path)
+    assert adapted in load_file(shrinking.shrink(path, 1).path)
     torch.save(state | {"lm_head.weight": torch.randn(50, 8)}, path)
     refused(ask("shrink", path, LAYERS, 1), "lm_head.weight", "--keep")
-    assert "lm_head.weight" in load_file(checkpoints.shrink(path, 1, keep=["lm_head"]).path)
+    assert "lm_head.weight" in load_file(shrinking.shrink(path, 1, keep=["lm_head"]).path)
     torch.save(state | {"lm_head.weight": state["backbone.embed_tokens.weight"]}, path)  # tied: the same values
-    assert "lm_head.weight" not in load_file(checkpoints.shrink(path, 1).path)
+    assert "lm_head.weight" not in load_file(shrinking.shrink(path, 1).path)
     torch.save(state | {"fancy.weight": torch.ones(1), "other.weight": torch.ones(1)}, path)
     refused(ask("shrink", path, LAYERS, 1), "fancy.weight, other.weight", "--keep")
     refused(ask("shrink", path, LAYERS, 5, "--keep", "fancy"), "4 layers")
     torch.save(state | {"decoder.layers.0.weight": torch.ones(1), "encoder.layers.0.weight": torch.ones(1)}, path)
     refused(ask("shrink", path, LAYERS, 1), "several stacks")
     torch.save({"head.weight": state["head.weight"], "head.again": state["head.weight"]}, path)
-    assert set(load_file(checkpoints.shrink(path, 0).path)) == {"head.weight", "head.again"}
+    assert set(load_file(shrinking.shrink(path, 0).path)) == {"head.weight", "head.again"}
 
 
 # To look at
@@ -445,7 +446,7 @@ def test_inspect_reads_headers_alone(full: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch, "load", forbidden)
     monkeypatch.setattr(torch, "frombuffer", forbidden)
     monkeypatch.setattr(Path, "read_bytes", forbidden)
-    assert contents.look(full).tensors > 10
+    assert inspection.inspect_path(full).tensors > 10
 
 
 def test_inspect_shows_a_pt_and_what_is_no_file_of_ours(tmp_path: Path, ask: Ask) -> None:

@@ -172,10 +172,10 @@ def _no_space_for(folder: Path) -> Callable[..., object]:
 
 
 def test_two_runs_cannot_write_one_folder(ask: Ask, copy: Path) -> None:
-    from redx import store
+    from redx.runs.folder import lock_run, read_config
 
-    config = store.read_config(copy)
-    with store.writing(copy, config):
+    config = read_config(copy)
+    with lock_run(copy, config):
         refused(ask("run", "toy", "--preset", "quick", "--out", copy), "Another run is writing")
 
 

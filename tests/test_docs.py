@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import redx
-from redx import pipeline, presets
 from redx.cli import main
+from redx.runs import pipeline, presets
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

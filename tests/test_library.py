@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import redx
-from redx import changes
 from redx.cli import main
 from redx.composition import rules
 from redx.errors import RedxError
@@ -19,7 +18,8 @@ from redx.models import persistence
 from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
-from redx.presets import configure
+from redx.runs import editing
+from redx.runs.presets import configure
 from redx.tasks import get_task, tasks
 from redx.tasks.arithmetic.task import TASKS
 
@@ -335,6 +335,6 @@ def test_bad_own_data_is_refused_by_line(run: Path, tmp_path: Path, capsys: pyte
 
 
 def test_python_and_command_line_change_a_run_alike(run: Path) -> None:
-    kept = changes.remove(run, NAMES[1])
-    assert changes.add(run, kept).domains == NAMES
+    kept = editing.remove_expert(run, NAMES[1])
+    assert editing.add_expert(run, kept).domains == NAMES
     assert persistence.read_info(run / "seed-0").routed == NAMES

@@ -13,7 +13,7 @@ from redx.data.dataset import Data, Split
 from redx.io import feature_cache, hashing
 from redx.models.banks import LowRankBank, initialise_bank, run_bank
 from redx.models.base import Base
-from redx.presets import configure
+from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.tasks import get_task
 from redx.tasks.mnist import download

@@ -28,7 +28,7 @@ from redx.io.files import natural_order
 from redx.models.backbones import hub
 from redx.models.backbones.language import FrozenLM
 from redx.models.encoder import TextEncoder, build_encoder
-from redx.presets import configure
+from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.tasks import get_task
 from redx.tasks.custom.task import LEAST, folders

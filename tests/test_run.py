@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 import redx
-from redx import store
 from redx.composition.noise import NOISES
 from redx.composition.rules import RULES
-from redx.presets import configure
+from redx.runs import folder
+from redx.runs.presets import configure
 from redx.tasks import get_preset, tasks
 from tiny import changes
 
@@ -73,7 +73,7 @@ def test_a_run_cut_short_at_any_stage_ends_the_same(toy: redx.Run, tmp_path: Pat
 
 
 def test_config_replays_the_run(toy: redx.Run) -> None:
-    assert store.read_config(toy.folder) == configure("toy", "quick", seeds=[0, 1], **changes())
+    assert folder.read_config(toy.folder) == configure("toy", "quick", seeds=[0, 1], **changes())
 
 
 def test_seeds_differ_and_do_not_depend_on_company(toy: redx.Run, tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from redx.errors import RedxError as RedxError
     from redx.estimator import RedClassifier as RedClassifier
     from redx.models.composed import Model
-    from redx.pipeline import Run, load, run, solver
+    from redx.runs.folder import load, solver
+    from redx.runs.pipeline import Run, run
 
 __version__ = "0.1.0"
 _HOME = {

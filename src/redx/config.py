@@ -229,13 +229,3 @@ class RunConfig(StrictConfig):
         if wrong:
             raise ValueError(f"a level or ε lies between 0 and 1, not {wrong[0]}")
         return tuple(sorted(set(shares)))
-
-
-PLACES = {  # section of the settings to the short names of what stands in it
-    "questions": {name: name for name in ("total", "split", "operators", "operations", "experts")},
-    "table": {"text": "text", "label": "label", "domain": "domain", "split_column": "split", "clusters": "clusters"},
-    "reading": {name: name for name in ("blocks", "pooling", "precision", "tokens")},
-    "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
-    "base": {"share": "share"},
-    "router": {"routing": "shape"},
-}

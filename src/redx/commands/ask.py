@@ -29,13 +29,14 @@ def predict(
 
     Example: `redx predict runs/addition "What is 37 plus 12?"`
     """
-    from redx import pipeline, store
+    from redx.runs import folder as folder_module
+    from redx.runs.folder import read_config
     from redx.tasks import get_task
 
-    name = store.read_config(folder).task
+    name = read_config(folder).task
     if not get_task(name).text:
         raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
-    with pipeline.load(folder, seed).using(rule, router=router) as model:
+    with folder_module.load(folder, seed).using(rule, router=router) as model:
         told = [{"text": each, **facts} for each, facts in zip(text, model.explain(text), strict=True)]
         asked = model.rule
     if as_json:
@@ -65,9 +66,9 @@ def solve(
 
     Example: `redx solve runs/steps "12 plus 5 minus 3"`
     """
-    from redx import pipeline
+    from redx.runs import folder as folder_module
 
-    solver = pipeline.solver(folder, seed, rule)
+    solver = folder_module.solver(folder, seed, rule)
     lines = iter(text) if text else (line.rstrip("\r\n") for line in sys.stdin)
     failed = False
     while some := list(itertools.islice(lines, 2048)):

@@ -11,8 +11,8 @@ import typer
 from redx.commands import AsJson, Folder, OneSeed, print_json, show_table
 
 if TYPE_CHECKING:
-    from redx.checkpoints import Made
-    from redx.contents import Contents
+    from redx.runs.checkpoint import WrittenCheckpoint
+    from redx.runs.inspection import Contents
 
 CHARACTERS = 100  # of a value that is shown
 
@@ -27,9 +27,9 @@ def export(
 
     Example: `redx export runs/addition --out addition.safetensors`
     """
-    from redx import checkpoints
+    from redx.runs import checkpoint
 
-    made = checkpoints.export(folder, out, seed)
+    made = checkpoint.export_run(folder, out, seed)
     facts = {"file": str(made.path), "parameters": made.after.parameters, "bytes": made.after.bytes}
     if as_json:
         return print_json(facts)
@@ -56,13 +56,13 @@ def shrink(
 
     Example: `redx shrink addition.safetensors --trainable-last-n-layers 2 --dtype float16`
     """
-    from redx import checkpoints
+    from redx.runs import shrinking
 
-    made = checkpoints.shrink(file, layers, dtype, out, keep or (), rule)
+    made = shrinking.shrink(file, layers, dtype, out, keep or (), rule)
     print_json(_tell_made(made)) if as_json else _show_made(made)
 
 
-def _tell_made(made: Made) -> dict[str, Any]:
+def _tell_made(made: WrittenCheckpoint) -> dict[str, Any]:
     return {
         "file": str(made.path),
         "parameters": {"before": made.before.parameters, "after": made.after.parameters},
@@ -72,7 +72,7 @@ def _tell_made(made: Made) -> dict[str, Any]:
     }
 
 
-def _show_made(made: Made) -> None:
+def _show_made(made: WrittenCheckpoint) -> None:
     before, after = made.before, made.after
     share = after.parameters / before.parameters if before.parameters else 1.0
     rows = [
@@ -91,9 +91,9 @@ def inspect(
 
     Example: `redx inspect runs/addition`
     """
-    from redx import contents
+    from redx.runs import inspection
 
-    found = contents.look(file)
+    found = inspection.inspect_path(file)
     print_json(_tell(found)) if as_json else _show(found)
 
 

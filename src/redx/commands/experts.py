@@ -25,9 +25,9 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
 
     Example: `redx experts list runs/mnist`
     """
-    from redx import pipeline
+    from redx.runs.folder import load
 
-    model = pipeline.load(folder, seed)
+    model = load(folder, seed)
     told = [expert.facts for expert in model.experts]
     if as_json:
         return print_json(told)
@@ -59,10 +59,10 @@ def add(folder: Folder, expert: Place, seed: OneSeed = None, as_json: AsJson = F
 
     Example: `redx experts add runs/mnist runs/mnist/seed-0/removed/8-9`
     """
-    from redx import changes
     from redx.models.expert import Expert
+    from redx.runs import editing
 
-    model, name = changes.add(folder, expert, seed), Expert.read(expert).name
+    model, name = editing.add_expert(folder, expert, seed), Expert.read(expert).name
     _done(as_json, {"added": name, "experts": model.domains}, f"added {name}; {_router_note(model)}")
 
 
@@ -71,9 +71,9 @@ def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = F
 
     Example: `redx experts remove runs/mnist 8-9`
     """
-    from redx import changes
+    from redx.runs import editing
 
-    kept = changes.remove(folder, name, seed)
+    kept = editing.remove_expert(folder, name, seed)
     _done(as_json, {"removed": name, "kept": str(kept)}, f"removed {name}; it is kept in {kept}")
 
 
@@ -82,11 +82,11 @@ def replace(folder: Folder, name: Name, expert: Place, seed: OneSeed = None, as_
 
     Example: `redx experts replace runs/mnist 8-9 runs/other/seed-0/experts/8-9`
     """
-    from redx import changes
     from redx.models.expert import Expert
+    from redx.runs import editing
 
     new = Expert.read(expert).name
-    model, kept = changes.replace(folder, name, expert, seed)
+    model, kept = editing.replace_expert(folder, name, expert, seed)
     told = f"replaced {name} by {new}; the old one is kept in {kept}; {_router_note(model)}"
     _done(as_json, {"replaced": name, "by": new, "kept": str(kept)}, told)
 
@@ -108,10 +108,10 @@ def train(
 
     Example: `redx experts train runs/addition --domain dozens --data dozens.jsonl`
     """
-    from redx import changes
+    from redx.runs import editing
 
     place = out or Path("trained") / domain
-    expert = changes.train_expert(folder, domain, data, place, text=text, label=label, dtype=dtype, seed=seed)
+    expert = editing.train_expert(folder, domain, data, place, text=text, label=label, dtype=dtype, seed=seed)
     facts = {"domain": expert.name, "folder": str(place), **expert.facts["training"], **expert.facts["metrics"]}
     _done(as_json, facts, f"trained {expert.name} on {facts['anchors']} anchors; it is in {place}")
 
@@ -131,9 +131,9 @@ def diff(
 
     Example: `redx experts diff runs/mnist --remove 8-9`
     """
-    from redx import changes
+    from redx.runs.diff import diff_experts
 
-    found = changes.diff(folder, add or [], remove or [], rule=rule, router=router, seed=seed)
+    found = diff_experts(folder, add or [], remove or [], rule=rule, router=router, seed=seed)
     if as_json:
         return print_json(found)
     total = sum(each["examples"] for each in found["domains"].values())
@@ -179,12 +179,12 @@ def train_router(
 
     Example: `redx router train runs/mnist`
     """
-    from redx import changes
+    from redx.runs import editing
 
     more = dict(zip(domain or [], data or [], strict=False))
     if len(domain or []) != len(data or []):
         raise RedxError("Each --domain needs its --data, in the same order.")
-    found = changes.retrain_router(folder, more, text=text, label=label, seed=seed)
+    found = editing.retrain_router(folder, more, text=text, label=label, seed=seed)
     _done(as_json, found, f"trained the router of {folder} for {', '.join(found['experts'])}")
 
 

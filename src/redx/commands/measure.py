@@ -12,7 +12,7 @@ from redx.commands import AsJson, Folder, OneSeed, print_json, show_rules, show_
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
-    from redx.checkpoints import Evaluated
+    from redx.runs.checkpoint import EvaluatedCheckpoint
 
 
 def evaluate(
@@ -33,22 +33,22 @@ def evaluate(
 
     Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
     """
-    from redx import store
     from redx.composition.evaluation import evaluate as measure
     from redx.composition.evaluation import summarise
     from redx.io import files
     from redx.models.persistence import read_domain_names
-    from redx.presets import configure
+    from redx.runs.folder import read_config, read_parts
+    from redx.runs.presets import configure
 
     found = _open_checkpoint(folder, backbone)
-    config = found.config if found else store.read_config(folder)
+    config = found.config if found else read_config(folder)
     changes = {"noise": noise, "levels": level, "epsilons": epsilon, "seeds": config.seeds}
     wanted = configure(config.task, config.preset, **changes)
     sweep = {"kinds": wanted.noise, "levels": wanted.levels, "epsilons": wanted.epsilons}
     sweep |= {"rules": rule} if rule else {}
     rows, examples = [], 1
     for seed in config.seeds:
-        banks = found.banks if found else store.read_parts(folder, seed)
+        banks = found.banks if found else read_parts(folder, seed)
         domains = found.domains if found else read_domain_names(folder / f"seed-{seed}")
         examples = len(next(iter(banks.values())))
         rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
@@ -67,15 +67,15 @@ def evaluate(
         typer.echo(f"Answers that are the run's own: {found.same[worst]:.4f} (rule {worst}, the least of all).")
 
 
-def _open_checkpoint(file: Path, backbone: str | None) -> Evaluated | None:
+def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | None:
     """What a checkpoint says about its test split; None for the folder of a run."""
     if not file.is_file():
         if backbone:
             raise RedxError(f"--backbone goes with a checkpoint file, and {file} is none; leave it out.")
         return None
-    from redx import checkpoints
+    from redx.runs import checkpoint
 
-    return checkpoints.evaluate(file, backbone)
+    return checkpoint.evaluate_checkpoint(file, backbone)
 
 
 def certify(
@@ -89,13 +89,13 @@ def certify(
 
     Example: `redx certify runs/toy --rule red --epsilon 0.1 --epsilon 1`
     """
-    from redx import store
     from redx.composition import certificate
     from redx.composition.evaluation import certify, match_banks
+    from redx.runs.folder import read_config, read_parts
 
-    config = store.read_config(folder)
+    config = read_config(folder)
     seed = config.seeds[0] if seed is None else seed
-    banks = store.read_parts(folder, seed)
+    banks = read_parts(folder, seed)
     told = []
     for found, bank, parts in match_banks(banks, [rule]):
         judged = certify(found, parts)

@@ -70,7 +70,7 @@ def run(
 
     Example: `redx run toy --seed 0 --seed 1 --seed 2`
     """
-    from redx import pipeline
+    from redx.runs import pipeline
 
     epochs = {"base": max_epochs_base, "experts": max_epochs_experts, "router": max_epochs_router}
     done = pipeline.run(

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from redx import store
 from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.files import read_json, write_bytes
 from redx.report.content import Figure, Study, Table
 from redx.report.figures import draw_figure, legend_lines, line_colours
 from redx.report.sections import RunReport, Summary, describe_run, format_value, glossary
+from redx.runs.folder import read_config
 
 Files = dict[tuple[str, Figure], str]  # where the figure of a run is, beside the page
 
@@ -38,7 +38,7 @@ def combine(folders: Sequence[Path], out: Path) -> Path:
     """One page for several finished runs, at `out` (a folder or an .html file); one alone is written in its place."""
     if not folders:
         raise RedxError("There is no run to report on; give the folder of at least one finished run.")
-    runs = [(store.read_config(at), read_json(at / "summary.json"), read_study(at)) for at in folders]
+    runs = [(read_config(at), read_json(at / "summary.json"), read_study(at)) for at in folders]
     if len(folders) == 1:
         return write_report(folders[0], *runs[0])
     names = [folder.resolve().name for folder in folders]

@@ -10,9 +10,9 @@ from typing import Any
 from redx.composition import noise
 from redx.composition.rules import RULES
 from redx.config import RunConfig
-from redx.presets import reproduce
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.report.figures import COLOURS
+from redx.runs.presets import reproduce
 
 Cell = str | float | int | None
 

@@ -1,16 +1,17 @@
 """From a preset and a user's wishes to the settings of a run."""
 
 from __future__ import annotations
-
 import shlex
 from typing import Any
-
 from pydantic import ValidationError
-
-from redx.config import PLACES, RunConfig
+from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.tasks import get_preset
 from redx.tasks import get_preset as find
+import re
+from typing import Literal
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
 
 
 def configure(name: str, preset: str = "default", **changes: Any) -> RunConfig:
@@ -22,7 +23,7 @@ def configure(name: str, preset: str = "default", **changes: Any) -> RunConfig:
     """
     wanted = {key: value for key, value in changes.items() if value is not None}
     try:
-        return RunConfig.model_validate(_change(find(name, preset).model_dump(), wanted))
+        return RunConfig.model_validate(_apply_changes(find(name, preset).model_dump(), wanted))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(place) for place in first["loc"])
@@ -30,19 +31,19 @@ def configure(name: str, preset: str = "default", **changes: Any) -> RunConfig:
         raise RedxError(f"Setting '{where}' is not usable: {message}; see `redx run --help`.") from error
 
 
-def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+def _apply_changes(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     """Plain settings with the changes of `configure`."""
     everywhere = {key: wanted.pop(key) for key in ("batch", "virtual_batch", "patience") if key in wanted}
-    epochs, forms = wanted.pop("epochs", {}), RUNS.get(wanted.pop("run", "all"))
+    epochs, forms = wanted.pop("epochs", {}), BANK_FORMS.get(wanted.pop("run", "all"))
     if forms is None:
-        raise RedxError(f"There is nothing called that to run; choose one of {', '.join(RUNS)}.")
+        raise RedxError(f"There is nothing called that to run; choose one of {', '.join(BANK_FORMS)}.")
     if "alpha" in wanted:
         settings["ownership"] |= {"alpha": wanted.pop("alpha")}
     shape, pooling = wanted.get("trunk"), wanted.get("pooling")
     if "file" in wanted:
         settings["table" if settings["table"] else "questions"]["file"] = wanted.pop("file")
     target: dict[str, Any] | None
-    for section, names in PLACES.items():
+    for section, names in SHORT_NAMES.items():
         chosen = {name: wanted.pop(name) for name in names if name in wanted}
         target = settings["base"]["trunk"] if section == "trunk" else settings[section]
         if target is None and chosen:
@@ -70,7 +71,7 @@ def _change(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
     return settings | wanted
 
 
-RUNS = {
+BANK_FORMS = {
     "red": ("residual", "pooled"),
     "moe": ("standalone", "averaged", "pooled"),
     "all": ("residual", "standalone", "averaged", "pooled"),
@@ -88,7 +89,7 @@ def reproduce(config: RunConfig) -> tuple[str, list[str]]:
     left = config.model_dump(exclude={"seeds"})
     for name in ("backbone", "device", "data_dir", "limit", "study", "decomposer"):
         words += _option_words(name, left, usual)
-    for section, names in PLACES.items():
+    for section, names in SHORT_NAMES.items():
         inner, outer = (each["base"]["trunk"] if section == "trunk" else each[section] for each in (left, usual))
         if inner and outer:
             for short, name in {**names, **({"data": "file"} if "file" in inner else {})}.items():
@@ -107,3 +108,13 @@ def _option_words(name: str, settings: dict[str, Any], usual: dict[str, Any], op
 
 
 OPTION_NAMES = {"blocks": "block", "operations": "operation", "routing": "router"}  # where they are called otherwise
+
+
+SHORT_NAMES = {  # section of the settings to the short names of what stands in it
+    "questions": {name: name for name in ("total", "split", "operators", "operations", "experts")},
+    "table": {"text": "text", "label": "label", "domain": "domain", "split_column": "split", "clusters": "clusters"},
+    "reading": {name: name for name in ("blocks", "pooling", "precision", "tokens")},
+    "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
+    "base": {"share": "share"},
+    "router": {"routing": "shape"},
+}

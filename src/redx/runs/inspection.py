@@ -42,11 +42,11 @@ class Contents:
         return len(self.entries) + sum(file.tensors for file in self.files)
 
 
-def look(path: Path) -> Contents:
+def inspect_path(path: Path) -> Contents:
     """What a file or folder holds, from headers alone where there are any."""
     form = file_form(path)
     if form == "folder":
-        return _look_into(path)
+        return _inspect_folder(path)
     size = path.stat().st_size
     if form in ("safetensors", "zip"):
         with open_tensors(path) as source:
@@ -56,9 +56,9 @@ def look(path: Path) -> Contents:
                 return Contents(path, "state dict (.pt)", size, entries, about)
             for key, value in about.items():
                 about[key] = _parsed(value)
-            return Contents(path, _kind(set(source.entries), about), size, entries, about)
+            return Contents(path, _file_kind(set(source.entries), about), size, entries, about)
     if form == "array":
-        return Contents(path, "array of features", size, [_array(path)])
+        return Contents(path, "array of features", size, [_array_entry(path)])
     if path.suffix == ".jsonl" or form == "unknown":
         return Contents(path, "lines of JSON" if path.suffix == ".jsonl" else "unknown to redx", size)
     facts = _read_json(path)
@@ -66,7 +66,7 @@ def look(path: Path) -> Contents:
     return Contents(path, next(found, "JSON"), size, about=facts if isinstance(facts, dict) else {"list": len(facts)})
 
 
-def _kind(names: set[str], about: dict[str, Any]) -> str:
+def _file_kind(names: set[str], about: dict[str, Any]) -> str:
     """Which of our files this is, by the names of its tensors."""
     facts = about.get(CHECKPOINT_KEY)
     if isinstance(facts, dict):
@@ -98,7 +98,7 @@ def _parsed(value: str) -> Any:
         return value
 
 
-def _array(path: Path) -> TensorEntry:
+def _array_entry(path: Path) -> TensorEntry:
     from numpy.lib import format
 
     try:
@@ -123,7 +123,7 @@ def _read_json(path: Path) -> Any:
         raise RedxError(f"{path} cannot be read (truncated or not JSON); take it anew from where it came.") from error
 
 
-def _look_into(folder: Path) -> Contents:
+def _inspect_folder(folder: Path) -> Contents:
     """A folder with its files; what one of them is refused for stands in its place."""
     files = []
     for path in sorted(folder.rglob("*")):
@@ -131,7 +131,7 @@ def _look_into(folder: Path) -> Contents:
         if path.is_symlink() or not path.is_file() or hidden:
             continue
         try:
-            files.append(look(path))
+            files.append(inspect_path(path))
         except RedxError as error:
             files.append(Contents(path, f"refused: {error}", path.stat().st_size))
     names = {str(file.path.relative_to(folder)) for file in files}

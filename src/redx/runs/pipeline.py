@@ -1,7 +1,6 @@
 """The stages of a run, wired here and nowhere else: data, base, experts, router, parts, evaluation, study, report."""
 
 from __future__ import annotations
-
 import contextlib
 import dataclasses
 import importlib
@@ -14,17 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
 import torch
 from torch import Tensor
-
-from redx import store
+from redx.runs.folder import SeedFolder, lock_run, read_parts
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.folders import load_seed
+from redx.runs.folder import load_seed
 from redx.io import files
 from redx.io.progress import progress
 from redx.models import fingerprint
@@ -33,7 +30,7 @@ from redx.models.base import Base
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import TextEncoder, build_encoder
 from redx.models.persistence import read_domain_names
-from redx.presets import configure
+from redx.runs.presets import configure
 from redx.report import page
 from redx.report.content import Study
 from redx.tasks import get_task
@@ -45,6 +42,9 @@ from redx.training.base import train_base
 from redx.training.datasets import SharedData
 from redx.training.features import EmbeddedSplits, embed_splits
 from redx.training.router import train_router
+from redx.runs.folder import load
+
+
 
 log = logging.getLogger("redx")
 
@@ -80,7 +80,7 @@ def run(
     start = time.perf_counter()
     data = {seed: get_task(name).load(config, seed) for seed in config.seeds}
     build_encoder(config)  # what is wrong with data or backbone is found before anything is written
-    with store.writing(folder, config), _threads(config.threads):
+    with lock_run(folder, config), _threads(config.threads):
         clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
         return _conclude(config, folder, data, clock, start)
 
@@ -98,7 +98,7 @@ def _threads(count: int) -> Iterator[None]:
 
 def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[str, float]:
     """Train everything of one seed, each stage once; gives the seconds each stage took."""
-    place = store.Seed(folder)
+    place = SeedFolder(folder)
     shape = tuple(data.train.inputs.shape[1:])
     facts = ModelInfo(data.domains, data.classes, tuple(data.belongs()), data.unit, shape, routed=data.domains)
     if not (folder / "model.json").exists():  # a router trained anew may know other experts
@@ -155,11 +155,11 @@ def _integrate(folder: Path, config: RunConfig, train: Split, seed: int) -> dict
 
 def save_parts(folder: Path, model: Model, data: Data) -> None:
     """What every trained module says about the test split, once."""
-    for (form, name), parts in describe_test(model, data).items():
+    for (form, name), parts in test_parts(model, data).items():
         files.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
 
 
-def describe_test(model: Model, data: Data) -> Banks:
+def test_parts(model: Model, data: Data) -> Banks:
     """The test split as every bank of a model sees it."""
     test = features.embed_split(model.config, model.base, data.test)
     places = model.places(test.domains)
@@ -172,7 +172,7 @@ def _conclude(
     """From the parts of every seed to results, study, summary and report."""
     first = data[config.seeds[0]]
     began = time.perf_counter()
-    parts = {seed: store.read_parts(folder, seed) for seed in config.seeds}
+    parts = {seed: read_parts(folder, seed) for seed in config.seeds}
     rows: list[Row] = []
     with progress("evaluation", len(parts)) as advance:
         for seed, banks in parts.items():
@@ -250,25 +250,3 @@ def _parameters(model: Model) -> dict[str, int]:
 def _mean(values: Iterable[float]) -> float:
     found = list(values)
     return sum(found) / len(found)
-
-
-def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Solver:
-    """What answers sentences: the decomposer and the experts of a finished run of `steps`."""
-    model = load(folder, seed)
-    if model.decomposer is None:
-        raise RedxError(f"{folder} has no decomposer; make a run that has one with `redx run steps`.")
-    return Solver(model.decomposer(), Executor(model, rule or model.rule))
-
-
-def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
-    """The composed model of a finished run: of its first seed, unless told otherwise."""
-    config, seed = chosen_seed(Path(folder), seed)
-    return load_seed(Path(folder) / f"seed-{seed}", config)
-
-
-def chosen_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:
-    config = store.read_config(folder)
-    seed = config.seeds[0] if seed is None else seed
-    if seed not in config.seeds:
-        raise RedxError(f"{folder} holds no seed {seed}; choose one of {', '.join(map(str, config.seeds))}.")
-    return config, seed

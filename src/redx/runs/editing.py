@@ -1,21 +1,22 @@
 """Experts that come and go in a run folder: added, removed, replaced, trained alone; and a router trained anew."""
 
 from __future__ import annotations
-
 import dataclasses
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
 import torch
-
-from redx import differences, folders, pipeline, store
+from redx.runs import diff
+from redx.runs.folder import load_seed
+from redx.runs.folder import choose_seed
+from redx.runs import pipeline
+from redx.runs.folder import lock_run
 from redx.config import RunConfig
 from redx.data import labelled
 from redx.data.dataset import Data, Split
-from redx.differences import View
+from redx.runs.diff import TestView
 from redx.errors import RedxError
 from redx.io import files
 from redx.models import encoder, fingerprint, persistence
@@ -28,27 +29,31 @@ from redx.tasks import get_task
 from redx.training import datasets, experts, features
 from redx.training.router import train_router
 
+
+
 LEAST = 8  # examples that an expert can be trained on
+
+
 HELD = 0.1  # share of an expert's own data kept for its figures
 
 
 @contextmanager
-def changing(run: Path, seed: int | None = None) -> Iterator[tuple[Model, Path]]:
+def edit_run(run: Path, seed: int | None = None) -> Iterator[tuple[Model, Path]]:
     """The model of a seed and its folder, held for a change; what was measured is measured anew afterwards."""
-    config, seed = pipeline.chosen_seed(run, seed)
+    config, seed = choose_seed(run, seed)
     place = run / f"seed-{seed}"
-    with store.writing(run, config):
+    with lock_run(run, config):
         model, data = (
-            folders.load_seed(place, config),
+            load_seed(place, config),
             get_task(config.task).load(config, seed),
         )  # before anything changes
         yield model, place
-        measure(place, config, data)
+        rewrite_parts(place, config, data)
 
 
-def measure(place: Path, config: RunConfig, data: Data) -> None:
+def rewrite_parts(place: Path, config: RunConfig, data: Data) -> None:
     """What every bank says about the test split, by the experts that are there now."""
-    model = folders.load_seed(place, config)
+    model = load_seed(place, config)
     if set(model.domains) - set(model.facts.routed):
         model.routing = "keys"  # until the router is trained anew
     for old in (place / "parts").glob("*.safetensors"):
@@ -56,14 +61,14 @@ def measure(place: Path, config: RunConfig, data: Data) -> None:
     pipeline.save_parts(place, model, data)
 
 
-def put(expert: Expert, place: Path) -> Path:
+def write_expert(expert: Expert, place: Path) -> Path:
     """Write an expert into the seed's folder."""
     folder = place / "experts" / files.check_name(expert.name)
     expert.save(folder)
     return folder
 
 
-def take_out(place: Path, name: str) -> Path:
+def move_out(place: Path, name: str) -> Path:
     """Move an expert out of the run; nothing is lost."""
     kept, number = place / "removed" / files.check_name(name), 1
     while kept.exists():
@@ -79,61 +84,29 @@ def take_out(place: Path, name: str) -> Path:
     return kept
 
 
-def add(run: Path, folder: Path, seed: int | None = None) -> Model:
+def add_expert(run: Path, folder: Path, seed: int | None = None) -> Model:
     """Add an expert to a run."""
-    with changing(run, seed) as (model, place):
-        put(model.experts[model.experts.add(folder)], place)
+    with edit_run(run, seed) as (model, place):
+        write_expert(model.experts[model.experts.add(folder)], place)
     return model
 
 
-def remove(run: Path, name: str, seed: int | None = None) -> Path:
+def remove_expert(run: Path, name: str, seed: int | None = None) -> Path:
     """Remove an expert from a run; gives where it is kept."""
-    with changing(run, seed) as (model, place):
+    with edit_run(run, seed) as (model, place):
         model.experts.remove(name)
-        return take_out(place, name)
+        return move_out(place, name)
 
 
-def replace(run: Path, name: str, folder: Path, seed: int | None = None) -> tuple[Model, Path]:
+def replace_expert(run: Path, name: str, folder: Path, seed: int | None = None) -> tuple[Model, Path]:
     """Replace an expert of a run; gives where the old one is kept."""
     new = Expert.read(folder)
     new = Expert(new.facts, new.tensors())  # in memory: its own folder may be the one that moves
-    with changing(run, seed) as (model, place):
+    with edit_run(run, seed) as (model, place):
         model.experts.replace(name, new)
-        kept = take_out(place, name)
-        put(new, place)
+        kept = move_out(place, name)
+        write_expert(new, place)
     return model, kept
-
-
-def diff(
-    run: Path,
-    added: Sequence[Path] = (),
-    removed: Sequence[str] = (),
-    rule: str | None = None,
-    router: str | None = None,
-    seed: int | None = None,
-) -> dict[str, Any]:
-    """What removing and adding experts would do to the test split; nothing is written."""
-    if not added and not removed:
-        raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
-    config, seed = pipeline.chosen_seed(run, seed)
-    model = folders.load_seed(run / f"seed-{seed}", config)
-    raw = get_task(config.task).load(config, seed).test
-    test = features.embed_split(config, model.base, raw)
-    newcomers = [Expert.read(folder) for folder in added]
-    unrouted = {expert.name for expert in newcomers} | set(model.domains)
-    router = router or ("keys" if unrouted - set(model.facts.routed) else None)  # both sides by one router
-    with model.using(rule, router=router):
-        before = View.of(model, test)
-        with model.experts.changing() as library:
-            for name in set(removed) - {expert.name for expert in newcomers}:
-                library.remove(name)
-            for expert in newcomers:
-                library.replace(expert.name, expert) if expert.name in removed else library.add(expert)
-            found = differences.compare(before, View.of(model, test), model, test, config.epsilons)
-    texts = differences.words(raw, [each["row"] for each in found["examples"]]) if get_task(config.task).text else []
-    for each, text in zip(found["examples"], texts, strict=False):
-        each["text"] = text
-    return {"rule": model.rule if rule is None else rule, "router": router or model.routing, "seed": seed} | found
 
 
 def train_expert(
@@ -152,11 +125,11 @@ def train_expert(
         raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(experts.DTYPES)}.")
     if (out / "expert.json").exists():
         raise RedxError(f"There is an expert in {out} already; choose another folder with --out.")
-    config, seed = pipeline.chosen_seed(run, seed)
+    config, seed = choose_seed(run, seed)
     place = run / f"seed-{seed}"
     facts = persistence.read_info(place)
     base = Base.of(files.read_tensors(place / "base.safetensors"), encoder.build_encoder(config))
-    own = features.embed_split(config, base, read(config, facts, base, data, text, label))
+    own = features.embed_split(config, base, read_own_data(config, facts, base, data, text, label))
     if len(own) < LEAST:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {LEAST}.")
     shared = features.embed_shared(config, base, datasets.read_shared(place), seed)
@@ -169,7 +142,7 @@ def train_expert(
     return made
 
 
-def read(config: RunConfig, facts: ModelInfo, base: Base, file: Path, text: str | None, label: str | None) -> Split:
+def read_own_data(config: RunConfig, facts: ModelInfo, base: Base, file: Path, text: str | None, label: str | None) -> Split:
     """A user's own examples of one domain, as the base reads them."""
     if not facts.classes:
         raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")
@@ -189,12 +162,12 @@ def retrain_router(
     seed: int | None = None,
 ) -> dict[str, Any]:
     """Train the router of a run for the experts it has now; data that the run does not have come from files."""
-    config, seed = pipeline.chosen_seed(run, seed)
+    config, seed = choose_seed(run, seed)
     if config.router.shape == "keys":
         raise RedxError(f"{run} routes by the experts' own scores (keys): there is no router to train.")
     place = run / f"seed-{seed}"
-    with store.writing(run, config):
-        model = folders.load_seed(place, config)
+    with lock_run(run, config):
+        model = load_seed(place, config)
         data = get_task(config.task).load(config, seed)
         if strange := sorted(set(more) - set(model.domains)):
             raise RedxError(f"There is no expert {strange[0]!r}; choose from {', '.join(model.domains)}.")
@@ -206,10 +179,10 @@ def retrain_router(
         choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         raw = {"train": data.train, "check": data.validation.only(choose)}
         splits = {
-            part: _of_experts(model, features.embed_split(config, model.base, split)) for part, split in raw.items()
+            part: _rows_of_experts(model, features.embed_split(config, model.base, split)) for part, split in raw.items()
         }
         for name, file in more.items():
-            found = features.embed_split(config, model.base, read(config, model.facts, model.base, file, text, label))
+            found = features.embed_split(config, model.base, read_own_data(config, model.facts, model.base, file, text, label))
             index = torch.full((len(found),), model.domains.index(name))
             held = max(1, round(HELD * len(found)))
             for part, rows in (("check", slice(0, held)), ("train", slice(held, None))):
@@ -219,11 +192,11 @@ def retrain_router(
         files.write_tensors(place / "router.safetensors", tensors)
         facts = dataclasses.replace(model.facts, routed=model.domains)
         files.write_json(place / "model.json", dataclasses.asdict(facts))
-        measure(place, config, data)
+        rewrite_parts(place, config, data)
     return {"experts": list(model.domains), "examples": len(splits["train"])}
 
 
-def _of_experts(model: Model, split: Split) -> Split:
+def _rows_of_experts(model: Model, split: Split) -> Split:
     """The examples whose domain has an expert, with domains counted as the experts are."""
     places = model.places(split.domains)
     rows = (places < len(model.experts)).nonzero()[:, 0]

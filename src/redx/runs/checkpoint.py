@@ -6,7 +6,6 @@ are what the run answered on its test split. Settings, JSON files and the backbo
 """
 
 from __future__ import annotations
-
 import json
 import re
 import tempfile
@@ -15,14 +14,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-
-from redx import pipeline, store
+from redx.runs.folder import load
+from redx.runs import pipeline
+from redx.runs.folder import read_config, read_parts
 from redx.composition import rules
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
@@ -42,23 +41,25 @@ from redx.models.backbones.tensor_names import (
 )
 from redx.tasks import get_task
 
-FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")  # of a seed, with tensors
 
 
-DATA = ("parts/", "shared")  # what a seed keeps beside its trained modules
+SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")  # of a seed, with tensors
+
+
+DATA_FILES = ("parts/", "shared")  # what a seed keeps beside its trained modules
 
 
 TRUNK = "encoder.trunk.model."  # where the base's file holds trained blocks
 
 
-class Backbone(StrictConfig):
+class BackboneInfo(StrictConfig):
     """Which language model a checkpoint needs."""
 
     fingerprint: str
     files: dict[str, str]  # hash of each, to tell which of them differs
 
 
-class Facts(StrictConfig):
+class CheckpointInfo(StrictConfig):
     """What a checkpoint says about itself."""
 
     version: int = 1
@@ -66,21 +67,21 @@ class Facts(StrictConfig):
     layers: int  # of the whole language model
     seed: int | None = None  # None: not of a run of ours
     test: str = ""  # hash of the test split
-    backbone: Backbone | None = None
+    backbone: BackboneInfo | None = None
     beside: dict[str, Any] = {}  # what a `.pt` held beside its tensors
 
 
 @dataclass(frozen=True)
-class About:
+class CheckpointMetadata:
     """The metadata of a checkpoint of a run."""
 
-    facts: Facts
+    facts: CheckpointInfo
     config: RunConfig
     files: dict[str, Any]  # JSON files of the seed, by path
 
 
 @dataclass(frozen=True)
-class Size:
+class FileSize:
     """How much a file holds."""
 
     parameters: int
@@ -88,12 +89,12 @@ class Size:
 
 
 @dataclass(frozen=True)
-class Made:
+class WrittenCheckpoint:
     """A file that was written, and what it was made from."""
 
     path: Path
-    before: Size
-    after: Size
+    before: FileSize
+    after: FileSize
     left_out: list[str]  # tensors, and states of optimisers
 
     @property
@@ -102,7 +103,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedCheckpoint:
     """What a checkpoint says about its test split, computed anew."""
 
     config: RunConfig
@@ -113,21 +114,21 @@ class Evaluated:
     same: dict[str, float]  # for each rule and bank, the share of answers that are the run's
 
 
-def export(folder: Path, out: Path | None = None, seed: int | None = None) -> Made:
+def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -> WrittenCheckpoint:
     """Write everything of one seed of a finished run into one file, the language model included."""
-    config = store.read_config(folder)
+    config = read_config(folder)
     seed = config.seeds[0] if seed is None else seed
     if seed not in config.seeds:
         raise RedxError(f"{folder} holds no seed {seed}; choose one of {', '.join(map(str, config.seeds))}.")
-    out = _target(out or Path(f"{folder.resolve().name}-seed-{seed}{SUFFIX}"))
+    out = check_target(out or Path(f"{folder.resolve().name}-seed-{seed}{SUFFIX}"))
     place = folder / f"seed-{seed}"
-    said = _answers(store.read_parts(folder, seed))
+    said = answers_by_rule(read_parts(folder, seed))
     tensors = {f"answers:{name}": _narrow(values) for name, values in said.items()}
     for path in sorted(place.rglob(f"*{SUFFIX}")):
         name = path.relative_to(place).with_suffix("").as_posix()
-        if name.startswith(DATA):
+        if name.startswith(DATA_FILES):
             continue
-        if not FILES.fullmatch(name):
+        if not SEED_FILES.fullmatch(name):
             raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
         tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
     jsons = {path.relative_to(place).as_posix(): read_json(path) for path in sorted(place.rglob("*.json"))}
@@ -135,20 +136,20 @@ def export(folder: Path, out: Path | None = None, seed: int | None = None) -> Ma
     hashes = read_json(folder / "data.json")["sha256"].get(str(seed))
     if hashes is None:
         raise RedxError(f"{folder} is not finished with seed {seed}; finish it with `redx run` first.")
-    facts = Facts(kind="full", seed=seed, layers=0, test=hashes["test"])
+    facts = CheckpointInfo(kind="full", seed=seed, layers=0, test=hashes["test"])
     with ExitStack() as stack:
         if config.base.trunk.shape != "none":
             model = hub.model_folder(config.backbone)
             frozen = {name: get() for name, get in open_backbone(model, stack).items()}
-            mark = Backbone(fingerprint=hub.hash_model(model), files=hash_backbone_files(model))
+            mark = BackboneInfo(fingerprint=hub.hash_model(model), files=hash_backbone_files(model))
             facts = facts.model_copy(update={"layers": layer_stack(frozen)[1], "backbone": mark})
-            tensors = _into_backbone(tensors, frozen, _trained(config))
-        _write(out, tensors, _metadata(About(facts, config, jsons)))
-    size = _size(_entries(out).values(), out)
-    return Made(out, size, size, [])
+            tensors = _into_backbone(tensors, frozen, trained_blocks(config))
+        write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(facts, config, jsons)))
+    size = measure_file(tensor_entries(out).values(), out)
+    return WrittenCheckpoint(out, size, size, [])
 
 
-def _answers(banks: Banks) -> dict[str, Tensor]:
+def answers_by_rule(banks: Banks) -> dict[str, Tensor]:
     """What every rule answers with every bank, by RULE/BANK."""
     found = match_banks(banks, tuple(RULES))
     return {f"{rule.name}/{bank}".rstrip("/"): predict(rule, parts, rule.weights(parts)) for rule, bank, parts in found}
@@ -161,7 +162,7 @@ def _narrow(values: Tensor) -> Tensor:
     return values.to(torch.int16) if fits else values
 
 
-def _trained(config: RunConfig) -> int:
+def trained_blocks(config: RunConfig) -> int:
     """How many top blocks of the language model the run trained."""
     return config.base.trunk.blocks if config.base.trunk.shape == "blocks" else 0
 
@@ -183,131 +184,10 @@ def _into_backbone(tensors: dict[str, Tensor], frozen: dict[str, Tensor], count:
     return whole
 
 
-def shrink(
-    path: Path,
-    layers: int,
-    dtype: str | None = None,
-    out: Path | None = None,
-    keep: Sequence[str] = (),
-    rule: str | None = None,
-) -> Made:
-    """Write a file with the last layers and what is no part of the pretrained model; what is unknown is refused.
-
-    With a rule, only the bank of experts that it reads is kept.
-    """
-    out = _target(out or path.with_name(f"{path.name.removesuffix(path.suffix)}.slim{SUFFIX}"))
-    if dtype not in (None, "float32", "float16", "bfloat16"):
-        raise RedxError(f"There is no precision {dtype!r} to store in; choose float32, float16 or bfloat16.")
-    if out.resolve() == path.resolve():
-        raise RedxError(f"{out} would overwrite what it is made from; choose another name with --out.")
-    with open_tensors(path) as source:
-        about = _about(path, source)
-        kept = _choose(path, source, layers, keep, about)
-        if rule:
-            about, key = _narrow_to(path, about, rule)
-            kept = [name for name in kept if _serves(name, key, about.config)]
-        tensors = {name: _convert(path, name, source.get(name), dtype) for name in kept}
-        if about:
-            facts = about.facts.model_copy(update={"kind": "slim"})
-            _write(out, tensors, _metadata(About(facts, about.config, about.files)))
-        else:
-            facts = Facts(kind="slim", layers=layer_stack(source.entries)[1], beside=source.about)
-            _write(out, tensors, {CHECKPOINT_KEY: json.dumps(facts.model_dump())})
-        dropped = [name for name in source.entries if name not in tensors]
-        before = _size(source.entries.values(), path)
-    return Made(out, before, _size(_entries(out).values(), out), [*dropped, *source.left_out])
-
-
-def _narrow_to(path: Path, about: About | None, name: str) -> tuple[About, str]:
-    """A checkpoint's facts with the one bank that a rule reads, and that bank."""
-    if about is None or about.facts.seed is None:
-        raise RedxError(f"{path} is no checkpoint of a run, so no rule can choose its tensors; leave out --rule.")
-    rule, _, bank = name.partition("/")
-    form = rules.get_rule(rule).form
-    key = f"{form}/{bank or about.config.main.get(form)}"
-    if form not in ("residual", "standalone") or key not in about.config.banks:
-        have = ", ".join(about.config.of_form("residual", "standalone"))
-        raise RedxError(f"Rule {name!r} reads the bank {key}, and {path} can be narrowed to {have}.")
-    banks = {each: about.config.banks[each] for each in dict.fromkeys((about.config.banks[key].of or key, key))}
-    fewer = {"banks": banks, "main": {form: key.split("/")[1]}, "integrate": False, "average": False}
-    return About(about.facts, about.config.model_copy(update=fewer), about.files), key
-
-
-def _serves(name: str, key: str, config: RunConfig) -> bool:
-    """Whether a tensor is needed where only one bank is asked."""
-    part, colon, inner = name.partition(":")
-    form, bank = key.split("/")
-    if part == "answers":
-        rule, _, other = inner.partition("/")
-        return rule == "base" or (RULES[rule].form == form and other == bank)
-    if part.startswith("experts/"):
-        source = config.banks[key].of or key
-        return inner.startswith((f"{source}.", "ownership.") if config.banks[key].owned else f"{source}.")
-    return not colon or part not in ("pooled", "integration")
-
-
-def _choose(path: Path, source: TensorSource, layers: int, keep: Sequence[str], about: About | None) -> list[str]:
-    """The names of the tensors that stay."""
-    names = source.entries
-    _, depth = layer_stack(names)
-    have = {int(place["layer"]) for name in names if (place := locate_tensor(name)) and place["layer"]}
-    if not 0 <= layers <= len(have):
-        raise RedxError(f"{path} holds {len(have)} layers, of which {layers} cannot be kept; choose 0 to {len(have)}.")
-    if about and layers < (trained := _trained(about.config)):
-        raise RedxError(
-            f"The run trained the last {trained} layers, so keeping {layers} would change its answers; "
-            f"choose --trainable-last-n-layers {trained} or more."
-        )
-    chosen, unknown = [], []
-    for name in names:
-        place = locate_tensor(name)
-        if any(name.startswith(prefix) for prefix in keep) or _is_trained(name):
-            chosen.append(name)
-        elif place is None or (place["head"] and not _is_frozen_head(name, source, about)):
-            unknown.append(name)
-        elif (place["layer"] and int(place["layer"]) >= depth - layers) or (place["norm"] and layers):
-            chosen.append(name)
-    if unknown:
-        more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
-        raise RedxError(
-            f"{path} holds tensors that redx does not know ({', '.join(unknown[:3])}{more}); "
-            "name those that were trained with --keep PREFIX."
-        )
-    if not chosen:
-        raise RedxError(f"Nothing of {path} would be kept; choose a higher --trainable-last-n-layers.")
-    return chosen
-
-
-def _is_trained(name: str) -> bool:
-    """Whether a tensor is, by its name, no part of a pretrained model."""
-    part, colon, _ = name.partition(":")
-    if colon:
-        return part == "answers" or FILES.fullmatch(part) is not None
-    return TRAINED.match(WRAPPERS.sub("", name)) is not None
-
-
-def _is_frozen_head(name: str, source: TensorSource, about: About | None) -> bool:
-    """Whether a language model's own output is frozen: in our runs always, elsewhere where it is its embeddings."""
-    if about:
-        return True
-    tied = [other for other in source.entries if other.endswith(("embed_tokens.weight", "wte.weight"))]
-    return name.endswith("lm_head.weight") and any(torch.equal(source.get(name), source.get(other)) for other in tied)
-
-
-def _convert(path: Path, name: str, tensor: Tensor, dtype: str | None) -> Tensor:
-    """A matrix in another precision; vectors (norms, biases, the bus, scores) are few, and keep theirs."""
-    if dtype is None or not tensor.is_floating_point() or tensor.ndim < 2:
-        return tensor.clone().contiguous()  # names that share their values are written apart
-    new = tensor.to(getattr(torch, dtype))
-    if bool((tensor.isfinite() & ~new.isfinite()).any()):
-        raise RedxError(f"{name} in {path} is too large for {dtype}; choose --dtype bfloat16 or float32.")
-    return new.clone().contiguous()
-
-
-def evaluate(path: Path, backbone: str | None = None) -> Evaluated:
+def evaluate_checkpoint(path: Path, backbone: str | None = None) -> EvaluatedCheckpoint:
     """Put a checkpoint together again with the frozen blocks of its backbone, and ask it its test split."""
     with open_tensors(path) as source:
-        about = _about(path, source)
+        about = read_metadata(path, source)
         if about is None or about.facts.seed is None:
             raise RedxError(f"{path} is no checkpoint of a run; give a file that `redx export` or `redx shrink` made.")
         facts, seed = about.facts, about.facts.seed
@@ -318,30 +198,30 @@ def evaluate(path: Path, backbone: str | None = None) -> Evaluated:
             raise RedxError(f"The test split of '{config.task}' is not the one {path} was made with; give its data.")
         with tempfile.TemporaryDirectory(prefix="redx-") as scratch:
             try:
-                _restore(path, source, About(facts, config, about.files), Path(scratch))
-                model = pipeline.load(scratch, seed)
-                banks = pipeline.describe_test(model, data)
+                _restore(path, source, CheckpointMetadata(facts, config, about.files), Path(scratch))
+                model = load(scratch, seed)
+                banks = pipeline.test_parts(model, data)
             except RedxError as error:
                 raise RedxError(str(error).replace(scratch, str(path))) from error
             except (RuntimeError, ValueError, LookupError, TypeError) as error:  # a file made by hand
                 raise RedxError(f"The tensors of {path} do not fit its settings; make it anew from its run.") from error
             domains = tuple(dict.fromkeys((*model.domains, *data.domains)))  # the experts, then whoever has none
         same = {}
-        for name, said in _answers(banks).items():
+        for name, said in answers_by_rule(banks).items():
             if f"answers:{name}" in source.entries:
                 before = source.get(f"answers:{name}").long()
                 same[name] = float((said == before).double().mean()) if before.shape == said.shape else 0.0
-    return Evaluated(config, seed, facts.kind, domains, banks, same)
+    return EvaluatedCheckpoint(config, seed, facts.kind, domains, banks, same)
 
 
-def _restore(path: Path, source: TensorSource, about: About, folder: Path) -> None:
+def _restore(path: Path, source: TensorSource, about: CheckpointMetadata, folder: Path) -> None:
     """A run folder of one seed from a checkpoint, as far as a model needs it."""
     place = folder / f"seed-{about.facts.seed}"
     files: dict[str, dict[str, Tensor]] = {}
     for name in source.entries:
         part, colon, inner = name.partition(":")
         if colon and part != "answers":
-            if not FILES.fullmatch(part):
+            if not SEED_FILES.fullmatch(part):
                 raise RedxError(f"{path} holds a tensor that redx does not know ({name}); make it anew from its run.")
             files.setdefault(part, {})[inner] = _widen(source.get(name))
     files.setdefault("base", {}).update(_blocks(path, source, about))
@@ -352,9 +232,9 @@ def _restore(path: Path, source: TensorSource, about: About, folder: Path) -> No
         write_tensors(place / f"{part}{SUFFIX}", tensors)
 
 
-def _blocks(path: Path, source: TensorSource, about: About) -> dict[str, Tensor]:
+def _blocks(path: Path, source: TensorSource, about: CheckpointMetadata) -> dict[str, Tensor]:
     """The trained blocks of a checkpoint by the names of the base's file; all others must be the backbone's own."""
-    config, recorded, trained = about.config, about.facts.backbone, _trained(about.config)
+    config, recorded, trained = about.config, about.facts.backbone, trained_blocks(about.config)
     if recorded is None:
         return {}
     folder = hub.model_folder(config.backbone)
@@ -392,18 +272,18 @@ def _widen(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _metadata(about: About) -> dict[str, str]:
+def format_metadata(about: CheckpointMetadata) -> dict[str, str]:
     """What a checkpoint says about itself, as text."""
     facts, config = about.facts.model_dump_json(), about.config.model_dump_json()
     return {CHECKPOINT_KEY: facts, "config": config, "files": json.dumps(about.files)}
 
 
-def _about(path: Path, source: TensorSource) -> About | None:
+def read_metadata(path: Path, source: TensorSource) -> CheckpointMetadata | None:
     """The inverse, each name in it checked; None where a file is not of a run of ours."""
     if CHECKPOINT_KEY not in source.about:
         return None
     try:
-        facts = Facts.model_validate_json(source.about[CHECKPOINT_KEY])
+        facts = CheckpointInfo.model_validate_json(source.about[CHECKPOINT_KEY])
         if facts.seed is None:
             return None
         files = json.loads(source.about["files"])
@@ -414,25 +294,25 @@ def _about(path: Path, source: TensorSource) -> About | None:
     for name in names:
         if not isinstance(name, str) or not is_safe_path(name):
             raise RedxError(f"{path} has a path in the name {ascii(name)[:80]}; nothing is read from it.")
-    return About(facts, config, files)
+    return CheckpointMetadata(facts, config, files)
 
 
-def _entries(path: Path) -> dict[str, TensorEntry]:
+def tensor_entries(path: Path) -> dict[str, TensorEntry]:
     with open_tensors(path) as source:
         return source.entries
 
 
-def _size(entries: Iterable[TensorEntry], path: Path) -> Size:
-    return Size(sum(entry.numbers for entry in entries if entry.real), path.stat().st_size)
+def measure_file(entries: Iterable[TensorEntry], path: Path) -> FileSize:
+    return FileSize(sum(entry.numbers for entry in entries if entry.real), path.stat().st_size)
 
 
-def _target(out: Path) -> Path:
+def check_target(out: Path) -> Path:
     if out.suffix != SUFFIX:
         raise RedxError(f"{out} is no name for a checkpoint; end it in {SUFFIX}.")
     return out
 
 
-def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
     """Write a checkpoint whole or not at all, straight from the tensors: a copy in memory could be gigabytes."""
     try:
         with atomic_path(path) as temporary:

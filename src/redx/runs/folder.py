@@ -6,20 +6,58 @@ RUN/seed-N/pooled.safetensors  parts/FORM-BANK.safetensors  stages.json
 """
 
 from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
 from pydantic import ValidationError
-
 from redx.composition.parts import Parts
 from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.files import read_json, read_tensors, write_json
+from redx.io import files
+from redx.models import encoder
+from redx.models.base import Base
+from redx.models.composed import Model
+from redx.models.persistence import _read_fixed_banks, read_figures, read_info, read_library, read_router
+from redx.tasks import get_task
+from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
+import dataclasses
+import importlib
+import json
+import os
+import resource
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+import torch
+from torch import Tensor
+
+from redx.composition.evaluation import Banks, Row, evaluate, summarise
+from redx.composition.parts import predicted_classes
+from redx.data.dataset import Data, Split
+
+from redx.io.progress import progress
+from redx.models import fingerprint
+from redx.models.banks import split_bank
+from redx.models.composed import Model, ModelInfo
+from redx.models.encoder import TextEncoder, build_encoder
+from redx.models.persistence import read_domain_names
+from redx.runs.presets import configure
+from redx.report import page
+from redx.report.content import Study
+from redx.tasks.arithmetic.decomposers import train_decomposer
+from redx.tasks.arithmetic.solver import Executor, Solver
+from redx.training import datasets, experts, features
+from redx.training.banks import train_jointly, train_pooled
+from redx.training.base import train_base
+from redx.training.datasets import SharedData
+from redx.training.features import EmbeddedSplits, embed_splits
+from redx.training.router import train_router
+
+
 
 log = logging.getLogger("redx")
 
@@ -49,7 +87,7 @@ def read_parts(folder: Path, seed: int) -> dict[tuple[str, str], Parts]:
     return parts
 
 
-class Seed:
+class SeedFolder:
     """The part of a run folder that belongs to one seed: its stages, each computed once."""
 
     def __init__(self, folder: Path) -> None:
@@ -71,7 +109,7 @@ class Seed:
 
 
 @contextlib.contextmanager
-def writing(folder: Path, config: RunConfig) -> Iterator[None]:
+def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
     """Hold the run folder for one run: make it, lock it, check that it is ours, log to it."""
     foreign = {path.name for path in folder.iterdir() if path.name[0] != "."} if folder.is_dir() else set()
     if foreign and "config.json" not in foreign:
@@ -92,7 +130,7 @@ def writing(folder: Path, config: RunConfig) -> Iterator[None]:
             ) from error
         for left in folder.rglob(".*.tmp"):  # what a killed run was writing
             left.unlink()
-        _claim(folder, config)
+        _check_settings(folder, config)
         handler = logging.FileHandler(folder / "run.log")
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
         log.addHandler(handler)
@@ -107,7 +145,7 @@ def writing(folder: Path, config: RunConfig) -> Iterator[None]:
             handler.close()
 
 
-def _claim(folder: Path, config: RunConfig) -> None:
+def _check_settings(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds another run; more or fewer seeds of the same run are welcome."""
     if (folder / "config.json").exists():
         before = read_config(folder).model_dump(mode="json")
@@ -123,3 +161,51 @@ def _claim(folder: Path, config: RunConfig) -> None:
                 "choose another folder with --out, or delete it to start afresh."
             )
     write_json(folder / "config.json", config.model_dump(mode="json"))
+
+
+def load_seed(folder: Path, config: RunConfig) -> Model:
+    """The trained modules of one seed, as a model; experts are read when they are first asked."""
+    facts = read_info(folder)
+    base = Base.of(files.read_tensors(folder / "base.safetensors"), encoder.build_encoder(config))
+    library = read_library(folder, config, base, facts)
+    fixed, own_router = _read_fixed_banks(folder, config, base, library)
+    return Model(
+        facts=facts,
+        config=config,
+        read=get_task(config.task).read,
+        base=base,
+        experts=library,
+        router=None if config.router.shape == "keys" else read_router(folder, config, base, facts),
+        fixed=fixed,
+        own_router=own_router,
+        decomposer=None if config.decomposer == "none" else lambda: _load_decomposer(folder, config),
+        figures=read_figures(folder.parent),
+        home=folder,
+    )
+
+
+def _load_decomposer(folder: Path, config: RunConfig) -> Decomposer:
+    tensors = files.read_tensors(folder / "decomposer.safetensors")
+    return restore_decomposer(config.decomposer, tensors, config.backbone)
+
+
+def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Solver:
+    """What answers sentences: the decomposer and the experts of a finished run of `steps`."""
+    model = load(folder, seed)
+    if model.decomposer is None:
+        raise RedxError(f"{folder} has no decomposer; make a run that has one with `redx run steps`.")
+    return Solver(model.decomposer(), Executor(model, rule or model.rule))
+
+
+def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
+    """The composed model of a finished run: of its first seed, unless told otherwise."""
+    config, seed = choose_seed(Path(folder), seed)
+    return load_seed(Path(folder) / f"seed-{seed}", config)
+
+
+def choose_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:
+    config = read_config(folder)
+    seed = config.seeds[0] if seed is None else seed
+    if seed not in config.seeds:
+        raise RedxError(f"{folder} holds no seed {seed}; choose one of {', '.join(map(str, config.seeds))}.")
+    return config, seed
