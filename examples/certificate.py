@@ -31,7 +31,7 @@ for name in ("base", "red", "fixed", "sum", "red-oracle"):
 
 # %% How wrong may the router be? The radius is the exact share of routing mass an adversary may move.
 red = rules.get_rule("red")
-judged = redx.judge(red, parts)
+judged = redx.certify(red, parts)
 print("radius", [round(value, 3) for value in judged.radius.tolist()])
 
 # %% Just above the radius there is a router that changes the answer, and here it is.

@@ -19,8 +19,8 @@ from redx.errors import RedxError
 from redx.io import files
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.report.figures import draw_figure
-from redx.report.page import combine, read_study, write_report
 from redx.report.sections import verdict
+from redx.runs.reports import read_study, write_report, write_reports
 
 DOMAINS = ("low", "middle", "high")
 EVIL = "<script>alert('x')</script>|*_`$\\frac"
@@ -196,8 +196,8 @@ def test_study_comes_back_as_it_was(tmp_path: Path) -> None:
 
 def test_combine(tmp_path: Path) -> None:
     one, two = save(tmp_path / "one", STUDY), save(tmp_path / "x" / "one", seeds=(3, 4))
-    assert combine([one], tmp_path / "ignored.html") == one / "report.html"
-    page = combine([one, two], tmp_path / "both.html")
+    assert write_reports([one], tmp_path / "ignored.html") == one / "report.html"
+    page = write_reports([one, two], tmp_path / "both.html")
     assert page == tmp_path / "both.html"
     html, text = page.read_text(), (tmp_path / "both.md").read_text()
     assert "2 runs compared" in html
@@ -209,9 +209,9 @@ def test_combine(tmp_path: Path) -> None:
     assert all((tmp_path / link).exists() for link in links)
     assert not (tmp_path / "ignored.html").exists()
     with pytest.raises(RedxError, match="no run"):
-        combine([], tmp_path)
+        write_reports([], tmp_path)
     with pytest.raises(RedxError, match=r"no .*config\.json"):
-        combine([tmp_path / "nowhere"], tmp_path)
+        write_reports([tmp_path / "nowhere"], tmp_path)
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

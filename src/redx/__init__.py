@@ -6,35 +6,37 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redx.composition.evaluation import certify as judge
-    from redx.composition.noise import NOISES as KINDS
-    from redx.composition.parts import Parts
-    from redx.composition.rules import RULES
+    from redx.composition.evaluation import certify as certify
+    from redx.composition.noise import NOISES as NOISES
+    from redx.composition.parts import Parts as Parts
+    from redx.composition.rules import RULES as RULES
     from redx.errors import RedxError as RedxError
     from redx.estimator import RedClassifier as RedClassifier
-    from redx.models.composed import Model
-    from redx.runs.folder import load, solver
-    from redx.runs.pipeline import Run, run
+    from redx.models.composed import Model as Model
+    from redx.runs.folder import load as load
+    from redx.runs.folder import solver as solver
+    from redx.runs.pipeline import Run as Run
+    from redx.runs.pipeline import run as run
 
 __version__ = "0.1.0"
-_HOME = {
-    "RULES": "compose",
+_MODULES = {  # symbol to the module that defines it
+    "Model": "models.composed",
+    "NOISES": "composition.noise",
+    "Parts": "composition.parts",
+    "RULES": "composition.rules",
+    "RedClassifier": "estimator",
     "RedxError": "errors",
-    "RedClassifier": "estimator",  # not in __all__: `from redx import *` must work without scikit-learn
-    "judge": "evaluate",
-    "Model": "model",
-    "KINDS": "noise",
-    "Run": "pipeline",
-    "load": "pipeline",
-    "run": "pipeline",
-    "solver": "pipeline",
-    "Parts": "records",
+    "Run": "runs.pipeline",
+    "certify": "composition.evaluation",
+    "load": "runs.folder",
+    "run": "runs.pipeline",
+    "solver": "runs.folder",
 }
-__all__ = ["KINDS", "RULES", "Model", "Parts", "RedxError", "Run", "judge", "load", "run", "solver"]
+__all__ = ["NOISES", "RULES", "Model", "Parts", "RedClassifier", "RedxError", "Run", "certify", "load", "run", "solver"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use, so that `import redx` and `redx --help` stay light."""
-    if name in _HOME:
-        return getattr(importlib.import_module(f"redx.{_HOME[name]}"), name)
+    """Import a symbol on first use, so that `import redx` and `redx --help` stay fast."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"redx.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'redx' has no attribute {name!r}")

@@ -5,18 +5,14 @@ from __future__ import annotations
 import importlib.resources
 import importlib.util
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-from pydantic import TypeAdapter, ValidationError
-
-from redx.config import RunConfig
 from redx.errors import RedxError
-from redx.io.files import read_json, write_bytes
-from redx.report.content import Figure, Study, Table
+from redx.io.files import write_bytes
+from redx.report.content import Figure, Table
 from redx.report.figures import draw_figure, legend_lines, line_colours
-from redx.report.sections import RunReport, Summary, describe_run, format_value, glossary
-from redx.runs.folder import read_config
+from redx.report.sections import RunReport, format_value, glossary
 
 Files = dict[tuple[str, Figure], str]  # where the figure of a run is, beside the page
 
@@ -26,37 +22,6 @@ def check_packages() -> None:
     missing = [name for name in ("matplotlib", "jinja2") if importlib.util.find_spec(name) is None]
     if missing:
         raise RedxError(f"The report needs {' and '.join(missing)}; install with: pip install 'redx[report]'.")
-
-
-def write_report(folder: Path, config: RunConfig, summary: Summary, study: Study | None) -> Path:
-    """Write report.html, report.md and figures/*.svg into a run folder."""
-    chapter = describe_run(config.task, config, summary, study)
-    return publish([chapter], folder / "report.html", f"{config.task}, {config.preset}")
-
-
-def combine(folders: Sequence[Path], out: Path) -> Path:
-    """One page for several finished runs, at `out` (a folder or an .html file); one alone is written in its place."""
-    if not folders:
-        raise RedxError("There is no run to report on; give the folder of at least one finished run.")
-    runs = [(read_config(at), read_json(at / "summary.json"), read_study(at)) for at in folders]
-    if len(folders) == 1:
-        return write_report(folders[0], *runs[0])
-    names = [folder.resolve().name for folder in folders]
-    labels = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
-    chapters = [describe_run(label, *run) for label, run in zip(labels, runs, strict=True)]
-    page = out if out.suffix == ".html" else out / "report.html"
-    return publish(chapters, page, f"{len(chapters)} runs compared")
-
-
-def read_study(folder: Path) -> Study | None:
-    """The study of a run folder, if it has one."""
-    path = folder / "study.json"
-    if not path.exists():
-        return None
-    try:
-        return TypeAdapter(Study).validate_python(read_json(path))
-    except ValidationError as error:
-        raise RedxError(f"{path} does not hold a study; delete it and repeat the run.") from error
 
 
 def numeric_columns(table: Table) -> list[bool]:

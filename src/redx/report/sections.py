@@ -12,7 +12,6 @@ from redx.composition.rules import RULES
 from redx.config import RunConfig
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.report.figures import COLOURS
-from redx.runs.presets import reproduce
 
 Cell = str | float | int | None
 
@@ -46,7 +45,9 @@ class RunReport:
     settings: str
 
 
-def describe_run(label: str, config: RunConfig, summary: Summary, study: Study | None) -> RunReport:
+def describe_run(
+    label: str, config: RunConfig, summary: Summary, study: Study | None, command: str, changed: list[str]
+) -> RunReport:
     """The chapter of one run."""
     rules = name_banks(config, summary["rules"])
     sections = [
@@ -69,7 +70,6 @@ def describe_run(label: str, config: RunConfig, summary: Summary, study: Study |
         "backbone": config.backbone,
         "router accuracy": format_value(router),
     }
-    command, changed = reproduce(config)
     return RunReport(
         label=label,
         facts=facts,

@@ -31,7 +31,8 @@ from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import TextEncoder, build_encoder
 from redx.models.persistence import read_domain_names
 from redx.runs.presets import configure
-from redx.report import page
+from redx.report.page import check_packages
+from redx.runs.reports import read_study, write_report
 from redx.report.content import Study
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import train_decomposer
@@ -72,7 +73,7 @@ def run(
     **changes: Any,
 ) -> Run:
     """Run a task from data to report; a run that was interrupted goes on where it stopped, with the same numbers."""
-    page.check_packages()
+    check_packages()
     config = configure(name, preset, seeds=seeds, **changes)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
@@ -213,7 +214,7 @@ def _conclude(
     files.write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
     files.write_bytes(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     files.write_json(folder / "summary.json", summary)
-    page.write_report(folder, config, summary, study)
+    write_report(folder, config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
 
@@ -223,7 +224,7 @@ def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[i
     module = get_task(config.task).study
     if module is None or config.study == "none":
         return None
-    made = page.read_study(folder)
+    made = read_study(folder)
     if made is None or made.facts.get("seeds") != list(config.seeds):
         models = {seed: load(folder, seed) for seed in config.seeds}
         made = importlib.import_module(module).study(config, data, models, parts)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from redx.commands import AsJson, about, print_json, show_rules, show_table
+from redx.cli.common import AsJson, about, print_json, show_rules, show_table
 from redx.config import (
     BaseConfig,
     OwnershipConfig,
@@ -127,9 +127,9 @@ def report(
 
     Example: `redx report runs/toy-linear runs/toy-mlp --out compare.html`
     """
-    from redx.report import page
+    from redx.runs.reports import write_reports
 
-    made = page.combine(runs, out or Path("report.html"))
+    made = write_reports(runs, out or Path("report.html"))
     print_json({"report": str(made)}) if as_json else typer.echo(f"report: {made}")
 
 

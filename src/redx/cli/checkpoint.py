@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.commands import AsJson, Folder, OneSeed, print_json, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, print_json, show_table
 
 if TYPE_CHECKING:
     from redx.runs.checkpoint import WrittenCheckpoint

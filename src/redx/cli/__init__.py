@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.commands import ask, checkpoints, experts, measure, runs, supplies
+from redx.cli import checkpoint, evaluate, experts, predict, resources, run
 from redx.errors import RedxError
 
 app = typer.Typer(
@@ -23,22 +23,22 @@ keeping = typer.Typer(help="Experts as files: list, add, remove, replace, train,
 routing = typer.Typer(help="The router of a run.", no_args_is_help=True)
 caching = typer.Typer(help="See or clear what redx keeps: data, backbones, features.", no_args_is_help=True)
 
-app.command()(runs.run)
-app.command()(measure.evaluate)
-app.command()(measure.certify)
-app.command()(runs.report)
-app.command()(ask.predict)
-app.command(context_settings={"ignore_unknown_options": True})(ask.solve)  # a question may begin with a minus
-app.command()(checkpoints.export)
-app.command()(checkpoints.shrink)
-app.command()(checkpoints.inspect)
-app.command("data")(supplies.make_data)
+app.command()(run.run)
+app.command()(evaluate.evaluate)
+app.command()(evaluate.certify)
+app.command()(run.report)
+app.command()(predict.predict)
+app.command(context_settings={"ignore_unknown_options": True})(predict.solve)  # a question may begin with a minus
+app.command()(checkpoint.export)
+app.command()(checkpoint.shrink)
+app.command()(checkpoint.inspect)
+app.command("data")(resources.make_data)
 app.add_typer(fetching, name="fetch")
-fetching.command("mnist")(supplies.fetch_mnist)
-fetching.command("backbone")(supplies.fetch_backbone)
+fetching.command("mnist")(resources.fetch_mnist)
+fetching.command("backbone")(resources.fetch_backbone)
 app.add_typer(caching, name="cache")
-caching.command("info")(supplies.cache_info)
-caching.command("clear")(supplies.cache_clear)
+caching.command("info")(resources.cache_info)
+caching.command("clear")(resources.cache_clear)
 app.add_typer(keeping, name="experts")
 keeping.command("list")(experts.list_experts)
 keeping.command()(experts.add)
@@ -48,8 +48,8 @@ keeping.command()(experts.train)
 keeping.command()(experts.diff)
 app.add_typer(routing, name="router")
 routing.command("train")(experts.train_router)
-app.command()(supplies.doctor)
-app.command("list")(runs.list_tasks)
+app.command()(resources.doctor)
+app.command("list")(run.list_tasks)
 
 
 def main(words: list[str] | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redx.commands import AsJson, about, print_json, show_table
+from redx.cli.common import AsJson, about, print_json, show_table
 from redx.config import QuestionsConfig
 
 
