@@ -6,23 +6,22 @@ are what the run answered on its test split. Settings, JSON files and the backbo
 """
 
 from __future__ import annotations
+
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
 import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
-from redx.runs.folder import load
-from redx.runs import pipeline
-from redx.runs.folder import read_config, read_parts
-from redx.composition import rules
+
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES
 from redx.config import RunConfig, StrictConfig
@@ -32,16 +31,14 @@ from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_s
 from redx.models.backbones import hub
 from redx.models.backbones.tensor_names import (
     SUFFIX,
-    TRAINED,
-    WRAPPERS,
     hash_backbone_files,
     layer_stack,
     locate_tensor,
     open_backbone,
 )
+from redx.runs import pipeline
+from redx.runs.folder import load, read_config, read_parts
 from redx.tasks import get_task
-
-
 
 SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")  # of a seed, with tensors
 

@@ -1,39 +1,25 @@
 """What a change of experts does to the answers: flips, gain and loss by domain, certificates broken and won."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
 import torch
+
 from redx.composition import certificate
 from redx.composition.evaluation import CertifiedPredictions, certify
 from redx.composition.parts import Parts
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
-from redx.models.composed import Model
-import dataclasses
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from redx.runs.folder import load_seed
-from redx.runs.folder import choose_seed
-from redx.config import RunConfig
-from redx.data import labelled
-from redx.data.dataset import Data, Split
-
 from redx.errors import RedxError
-from redx.io import files
-from redx.models import encoder, fingerprint, persistence
-from redx.models.base import Base
-from redx.models.composed import Model, ModelInfo
-from redx.models.encoder import TextEncoder
+from redx.models.composed import Model
 from redx.models.expert import Expert
-from redx.seeding import generator
+from redx.runs.folder import choose_seed, load_seed
 from redx.tasks import get_task
-from redx.training import datasets, experts, features
-from redx.training.router import train_router
-
-
+from redx.training import features
 
 SHOWN = 200  # flipped examples that are told one by one
 
@@ -57,7 +43,9 @@ class TestView:
         return self.judged.predicted == self.parts.labels
 
 
-def compare_views(before: TestView, after: TestView, model: Model, test: Split, epsilons: tuple[float, ...]) -> dict[str, Any]:
+def compare_views(
+    before: TestView, after: TestView, model: Model, test: Split, epsilons: tuple[float, ...]
+) -> dict[str, Any]:
     """Which test examples flip, gain and loss by domain, and which certificates break or appear."""
     was, now = before.right(), after.right()
     flipped = (before.judged.predicted != after.judged.predicted).nonzero()[:, 0]

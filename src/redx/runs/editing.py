@@ -1,22 +1,19 @@
 """Experts that come and go in a run folder: added, removed, replaced, trained alone; and a router trained anew."""
 
 from __future__ import annotations
+
 import dataclasses
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
 import torch
-from redx.runs import diff
-from redx.runs.folder import load_seed
-from redx.runs.folder import choose_seed
-from redx.runs import pipeline
-from redx.runs.folder import lock_run
+
 from redx.config import RunConfig
 from redx.data import labelled
 from redx.data.dataset import Data, Split
-from redx.runs.diff import TestView
 from redx.errors import RedxError
 from redx.io import files
 from redx.models import encoder, fingerprint, persistence
@@ -24,12 +21,12 @@ from redx.models.base import Base
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import TextEncoder
 from redx.models.expert import Expert
+from redx.runs import pipeline
+from redx.runs.folder import choose_seed, load_seed, lock_run
 from redx.seeding import generator
 from redx.tasks import get_task
 from redx.training import datasets, experts, features
 from redx.training.router import train_router
-
-
 
 LEAST = 8  # examples that an expert can be trained on
 
@@ -142,7 +139,9 @@ def train_expert(
     return made
 
 
-def read_own_data(config: RunConfig, facts: ModelInfo, base: Base, file: Path, text: str | None, label: str | None) -> Split:
+def read_own_data(
+    config: RunConfig, facts: ModelInfo, base: Base, file: Path, text: str | None, label: str | None
+) -> Split:
     """A user's own examples of one domain, as the base reads them."""
     if not facts.classes:
         raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")
@@ -179,10 +178,13 @@ def retrain_router(
         choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         raw = {"train": data.train, "check": data.validation.only(choose)}
         splits = {
-            part: _rows_of_experts(model, features.embed_split(config, model.base, split)) for part, split in raw.items()
+            part: _rows_of_experts(model, features.embed_split(config, model.base, split))
+            for part, split in raw.items()
         }
         for name, file in more.items():
-            found = features.embed_split(config, model.base, read_own_data(config, model.facts, model.base, file, text, label))
+            found = features.embed_split(
+                config, model.base, read_own_data(config, model.facts, model.base, file, text, label)
+            )
             index = torch.full((len(found),), model.domains.index(name))
             held = max(1, round(HELD * len(found)))
             for part, rows in (("check", slice(0, held)), ("train", slice(held, None))):

@@ -6,58 +6,35 @@ RUN/seed-N/pooled.safetensors  parts/FORM-BANK.safetensors  stages.json
 """
 
 from __future__ import annotations
+
 import contextlib
 import fcntl
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
 from pydantic import ValidationError
+
 from redx.composition.parts import Parts
 from redx.config import RunConfig
 from redx.errors import RedxError
-from redx.io.files import read_json, read_tensors, write_json
 from redx.io import files
+from redx.io.files import read_json, read_tensors, write_json
 from redx.models import encoder
 from redx.models.base import Base
 from redx.models.composed import Model
-from redx.models.persistence import _read_fixed_banks, read_figures, read_info, read_library, read_router
+from redx.models.persistence import (
+    _read_fixed_banks,
+    read_figures,
+    read_info,
+    read_library,
+    read_router,
+)
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
-import dataclasses
-import importlib
-import json
-import os
-import resource
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
-import torch
-from torch import Tensor
-
-from redx.composition.evaluation import Banks, Row, evaluate, summarise
-from redx.composition.parts import predicted_classes
-from redx.data.dataset import Data, Split
-
-from redx.io.progress import progress
-from redx.models import fingerprint
-from redx.models.banks import split_bank
-from redx.models.composed import Model, ModelInfo
-from redx.models.encoder import TextEncoder, build_encoder
-from redx.models.persistence import read_domain_names
-from redx.runs.presets import configure
-from redx.report import page
-from redx.report.content import Study
-from redx.tasks.arithmetic.decomposers import train_decomposer
 from redx.tasks.arithmetic.solver import Executor, Solver
-from redx.training import datasets, experts, features
-from redx.training.banks import train_jointly, train_pooled
-from redx.training.base import train_base
-from redx.training.datasets import SharedData
-from redx.training.features import EmbeddedSplits, embed_splits
-from redx.training.router import train_router
-
-
 
 log = logging.getLogger("redx")
 

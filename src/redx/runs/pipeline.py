@@ -1,6 +1,7 @@
 """The stages of a run, wired here and nowhere else: data, base, experts, router, parts, evaluation, study, report."""
 
 from __future__ import annotations
+
 import contextlib
 import dataclasses
 import importlib
@@ -13,15 +14,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
 import torch
 from torch import Tensor
-from redx.runs.folder import SeedFolder, lock_run, read_parts
+
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.runs.folder import load_seed
 from redx.io import files
 from redx.io.progress import progress
 from redx.models import fingerprint
@@ -30,22 +31,19 @@ from redx.models.base import Base
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import TextEncoder, build_encoder
 from redx.models.persistence import read_domain_names
-from redx.runs.presets import configure
-from redx.report.page import check_packages
-from redx.runs.reports import read_study, write_report
 from redx.report.content import Study
+from redx.report.page import check_packages
+from redx.runs.folder import SeedFolder, load, load_seed, lock_run, read_parts
+from redx.runs.presets import configure
+from redx.runs.reports import read_study, write_report
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import train_decomposer
-from redx.tasks.arithmetic.solver import Executor, Solver
 from redx.training import datasets, experts, features
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
 from redx.training.datasets import SharedData
 from redx.training.features import EmbeddedSplits, embed_splits
 from redx.training.router import train_router
-from redx.runs.folder import load
-
-
 
 log = logging.getLogger("redx")
 

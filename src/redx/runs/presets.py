@@ -1,17 +1,16 @@
 """From a preset and a user's wishes to the settings of a run."""
 
 from __future__ import annotations
+
 import shlex
 from typing import Any
+
 from pydantic import ValidationError
+
 from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.tasks import get_preset
 from redx.tasks import get_preset as find
-import re
-from typing import Literal
-from pydantic import BaseModel, ConfigDict, Field, field_validator
-
 
 
 def configure(name: str, preset: str = "default", **changes: Any) -> RunConfig:

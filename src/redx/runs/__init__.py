@@ -1,0 +1,1 @@
+"""Runs: presets, the run folder, the pipeline, edits, diffs, checkpoints and inspection."""
