@@ -35,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path)
     model = redx.load(parser.parse_args().run)
-    shape = (BATCH, *model.facts.shape)
+    shape = (BATCH, *model.info.shape)
     inputs = (255 * torch.rand(shape, generator=generator(0, "inputs"))).to(torch.uint8)
     model.predict(inputs)
     changes(model)
@@ -49,13 +49,13 @@ def main() -> None:
 
 def changes(model: Model) -> None:
     """Milliseconds of a change, and whether anything else moved."""
-    name = model.domains[0]
+    name = model.experts.names[0]
     began = time.perf_counter()
     model.experts.fingerprint  # noqa: B018 - worked out once
     print(f"fingerprint of the base, once a model: {1e3 * (time.perf_counter() - began):.2f} ms")
     folder = (model.home or Path()) / "experts" / name
     kept = model.experts[name]
-    others = {id(model.experts[other]) for other in model.domains if other != name}
+    others = {id(model.experts[other]) for other in model.experts.names if other != name}
     steps: dict[str, Callable[[], object]] = {
         "remove": lambda: model.experts.remove(name),
         "add (in memory)": lambda: model.experts.add(kept),
@@ -70,7 +70,9 @@ def changes(model: Model) -> None:
             times[step].append(1e3 * (time.perf_counter() - began))
     for step, found in times.items():
         print(f"{step:26} median {statistics.median(found):7.3f} ms, slowest {max(found):7.3f} ms")
-    assert others == {id(model.experts[other]) for other in model.domains if other != name}, "another expert moved"
+    assert others == {id(model.experts[other]) for other in model.experts.names if other != name}, (
+        "another expert moved"
+    )
 
 
 def many(model: Model, inputs: torch.Tensor, count: int) -> None:
@@ -88,14 +90,20 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
             )
         before = _memory()
         began = time.perf_counter()
-        found = {name: Expert.at(Path(scratch, name)) for name in names}
+        found = {name: Expert.open(Path(scratch, name)) for name in names}
         library = ExpertLibrary(found, model.base, {key: settings}, model.experts.ownership)
         router = NetworkRouter(model.base.width, count)
         router.standardise(model.base.embed(model.read(inputs)))
         torch.nn.init.normal_(router.layers[-1].weight, generator=generator(0, "router"))  # pyright: ignore[reportArgumentType]
-        facts = dataclasses.replace(model.facts, routed=library.names)
+        facts = dataclasses.replace(model.info, routed=library.names)
         sparse = dataclasses.replace(
-            model, experts=library, router=router, facts=facts, fixed={}, own_router={}, rule=f"red/{key.split('/')[1]}"
+            model,
+            experts=library,
+            router=router,
+            facts=facts,
+            fixed={},
+            joint_routers={},
+            rule=f"red/{key.split('/')[1]}",
         )
         loaded = time.perf_counter() - began
         began = time.perf_counter()

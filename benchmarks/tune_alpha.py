@@ -32,10 +32,10 @@ def main() -> None:
         model, data = load(folder, seed), get_task(config.task).load(config, seed)
         choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         held = features.embed_split(config, model.base, data.validation).only(choose)
-        free = model.describe(held.inputs, ("residual", "anchored"), held.labels, held.domains)
+        free = model.parts_of(held.inputs, ("residual", "anchored"), held.labels, held.domains)
         for alpha in (None, *ALPHAS):
             spoken = (
-                model.experts.speaks(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)
+                model.experts.active(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)
             )
             bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
             judged = certify(rules.get_rule("red"), bound)

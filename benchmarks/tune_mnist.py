@@ -78,7 +78,7 @@ class Bench:
     def __init__(self, run: Path, seed: int) -> None:
         self.config, self.seed = get_task("mnist").presets["default"], seed
         data = get_task("mnist").load(self.config, seed)
-        self.base = Base.of(
+        self.base = Base.from_tensors(
             files.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoder.build_encoder(self.config)
         )
         train = features.embed_split(self.config, self.base, data.train)
@@ -115,7 +115,7 @@ class Bench:
         for lesson, file in zip(self.lessons, self.files[key], strict=True):
             owner = OwnershipScorer(settings, file, self.base)
             owner.calibration = owner.scores(lesson.calibration.inputs)
-            spoken.append(owner.speaks(self.test.inputs, settings.alpha))
+            spoken.append(owner.is_active(self.test.inputs, settings.alpha))
         return torch.stack(spoken, 1)
 
     def said(self, key: str, settings: BankConfig) -> torch.Tensor:

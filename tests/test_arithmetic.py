@@ -225,7 +225,7 @@ def prepared(qwen: Path, folder: Path) -> tuple[RunConfig, Base, list[datasets.E
     """The shared base and the lessons, as any place would read them."""
     config = configure("addition", "quick", **small(qwen))
     data = get_task("addition").load(config, 0)
-    base = Base.of(load_file(folder / "base.safetensors"), build_encoder(config))
+    base = Base.from_tensors(load_file(folder / "base.safetensors"), build_encoder(config))
     train, shared, check = embed_splits(config, base, data, datasets.select_shared(data, config, 0), 0)
     return config, base, datasets.expert_datasets(data.domains, train, shared, check)
 

@@ -130,10 +130,10 @@ def test_fitting_writes_no_file(blobs: tuple[np.ndarray, ...], tmp_path: Path, m
 
 def test_domains_given_and_found(fitted: RedClassifier, blobs: tuple[np.ndarray, ...]) -> None:
     X, y, _ = blobs
-    assert fitted.model_.domains == ("east", "north", "south")
+    assert fitted.model_.experts.names == ("east", "north", "south")
     assert fitted.score(X, y) > 0.7
     found = RedClassifier(**QUICK, n_domains=3).fit(X, y)
-    assert found.model_.domains == ("cluster-1", "cluster-2", "cluster-3")
+    assert found.model_.experts.names == ("cluster-1", "cluster-2", "cluster-3")
     assert found.score(X, y) > 0.7
 
 
@@ -211,7 +211,7 @@ def test_experts_come_and_go_without_a_trace(
     before = classifier.decision_function(X)
     new = y == "a"
     assert classifier.add_expert(X[new], y[new], "west") == "west"
-    assert classifier.model_.domains == ("east", "north", "south", "west")
+    assert classifier.model_.experts.names == ("east", "north", "south", "west")
     with_it = classifier.decision_function(X)
     gone = classifier.remove_expert("west")
     assert np.array_equal(classifier.decision_function(X), before)
@@ -292,7 +292,7 @@ def test_owned_experts_speak_out_of_turn_no_oftener_than_promised() -> None:
     X, y = draw_blobs(2000, centers=6, n_features=5, cluster_std=4.0, random_state=2)
     classifier = RedClassifier(**QUICK, alpha=0.1).fit(X[:1000], y[:1000], domains=y[:1000] // 2)
     model: Any = classifier.model_
-    spoken = model.experts.speaks(model.base.embed(model.read(X[1000:]))).numpy()
+    spoken = model.experts.active(model.base.embed(model.read(X[1000:]))).numpy()
     outside = y[1000:, None] // 2 != np.arange(3)
     assert ((spoken & outside).sum(0) / outside.sum(0)).max() < 0.15
 

@@ -109,7 +109,7 @@ def test_the_end_does_not_depend_on_the_order(model: Model) -> None:
         model.experts = ExpertLibrary({}, whole.base, whole.banks, whole.ownership, lambda: whole.fingerprint)
         for name in order:
             model.experts.add(whole[name])
-        assert model.domains == NAMES
+        assert model.experts.names == NAMES
         assert before is None or torch.equal(scores(model), before)
         before = scores(model)
 
@@ -157,7 +157,7 @@ def test_experts_are_read_when_first_asked(model: Model) -> None:
 
 def test_the_router_of_fixed_width_says_that_it_must_be_trained_anew(model: Model) -> None:
     old = model.experts[NAMES[0]]
-    new = Expert(old.facts | {"domain": "newcomer"}, old.tensors())
+    new = Expert(old.info | {"domain": "newcomer"}, old.tensors())
     model.experts.add(new)
     with pytest.raises(RedxError, match=r"no gate for the expert 'newcomer'.*redx router train"):
         model.predict(QUESTIONS)
@@ -177,15 +177,15 @@ def test_an_expert_file_says_what_it_is(run: Path) -> None:
 @pytest.mark.parametrize("part", ["base weights", "backbone", "tokenizer", "feature settings", "classes"])
 def test_an_expert_of_another_base_is_refused_with_what_differs(model: Model, part: str) -> None:
     kept = model.experts.remove(NAMES[0])
-    other = Expert(kept.facts | {"base": kept.facts["base"] | {part: "other"}}, kept.tensors())
+    other = Expert(kept.info | {"base": kept.info["base"] | {part: "other"}}, kept.tensors())
     with pytest.raises(RedxError, match=f"another base: {part} differ"):
         model.experts.add(other)
 
 
 def test_an_expert_whose_probe_differs_is_refused(model: Model) -> None:
     kept = model.experts.remove(NAMES[0])
-    moved = [[value + 0.1 for value in row] for row in kept.facts["base"]["probe"]]
-    other = Expert(kept.facts | {"base": kept.facts["base"] | {"probe": moved}}, kept.tensors())
+    moved = [[value + 0.1 for value in row] for row in kept.info["base"]["probe"]]
+    other = Expert(kept.info | {"base": kept.info["base"] | {"probe": moved}}, kept.tensors())
     with pytest.raises(RedxError, match="features of the probe batch differ"):
         model.experts.add(other)
 
@@ -246,8 +246,8 @@ def test_an_expert_is_trained_anywhere_from_base_and_shared_subset(run: Path, tm
     do("experts", "add", str(run), str(tmp_path / "half"))
     do("router", "train", str(run), "--domain", "small sums", "--data", str(data))
     model = redx.load(run)
-    assert model.domains == (*NAMES, "small sums")
-    assert set(model.explain(QUESTIONS)[0]["weights"]) == set(model.domains)
+    assert model.experts.names == (*NAMES, "small sums")
+    assert set(model.explain(QUESTIONS)[0]["weights"]) == set(model.experts.names)
 
 
 def test_router_train_does_only_that(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

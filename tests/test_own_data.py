@@ -366,7 +366,7 @@ def test_long_texts_are_cut_when_told_to(bert: Path) -> None:
     cut = FrozenLM(bert, (-1,), "tokens", longest=16)
     assert cut.read([long]).shape == (1, 16, 32)
     assert FrozenLM(bert, (-1,), "mean", longest=1000).read([long]).shape == (1, 32)  # what the model reads at most
-    assert "t16" in cut.shelf.folder.name  # other features than those of whole texts
+    assert "t16" in cut.cache.folder.name  # other features than those of whole texts
     torch.testing.assert_close(cut.read(["short"]), FrozenLM(bert, (-1,), "tokens").read(["short"]))
 
 

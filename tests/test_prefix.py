@@ -132,7 +132,7 @@ def test_once_for_each_distinct_text_and_the_same_from_the_cache(qwen: Path, poo
     first = FrozenLM(qwen, (2,), pooling)
     fresh = first.read(TEXTS)
     assert first.forwards == 6
-    assert not list(first.shelf.folder.glob("*"))  # `read` keeps nothing
+    assert not list(first.cache.folder.glob("*"))  # `read` keeps nothing
     first.prepare(TEXTS[:4])
     first.prepare(TEXTS)
     assert first.forwards == 12
@@ -196,14 +196,14 @@ def test_killed_and_continued_ends_with_the_same_bits(
 def test_other_settings_are_other_folders(qwen: Path, tmp_path: Path) -> None:
     other = tiny_lm.qwen3(tmp_path / "qwen", seed=1)
     same = shutil.copytree(qwen, tmp_path / "copy")
-    base = FrozenLM(qwen, (1,), "mean").shelf.folder
-    assert base == FrozenLM(same, (-3,), "mean").shelf.folder
+    base = FrozenLM(qwen, (1,), "mean").cache.folder
+    assert base == FrozenLM(same, (-3,), "mean").cache.folder
     different = {
-        FrozenLM(other, (1,), "mean").shelf.folder,
-        FrozenLM(qwen, (2,), "mean").shelf.folder,
-        FrozenLM(qwen, (1, 2), "mean").shelf.folder,
-        FrozenLM(qwen, (1,), "last").shelf.folder,
-        FrozenLM(qwen, (1,), "mean", "bfloat16").shelf.folder,
+        FrozenLM(other, (1,), "mean").cache.folder,
+        FrozenLM(qwen, (2,), "mean").cache.folder,
+        FrozenLM(qwen, (1, 2), "mean").cache.folder,
+        FrozenLM(qwen, (1,), "last").cache.folder,
+        FrozenLM(qwen, (1,), "mean", "bfloat16").cache.folder,
     }
     assert len(different | {base}) == 6
 
@@ -211,9 +211,9 @@ def test_other_settings_are_other_folders(qwen: Path, tmp_path: Path) -> None:
 def test_a_cache_of_another_backbone_is_refused(qwen: Path, tmp_path: Path) -> None:
     ours, theirs = FrozenLM(qwen, (1,), "mean"), FrozenLM(tiny_lm.qwen3(tmp_path / "qwen", seed=1), (1,), "mean")
     theirs.prepare(["a"])
-    about = json.loads((theirs.shelf.folder / "about.json").read_text())
+    about = json.loads((theirs.cache.folder / "about.json").read_text())
     assert about["backbone"] == "qwen"
-    theirs.shelf.folder.rename(theirs.shelf.folder.with_name(ours.shelf.folder.name))
+    theirs.cache.folder.rename(theirs.cache.folder.with_name(ours.cache.folder.name))
     with pytest.raises(RedxError, match=r"another backbone \(fingerprint differ\); delete .* `redx cache clear`"):
         FrozenLM(qwen, (1,), "mean").read(["a"])
 
@@ -254,7 +254,7 @@ def test_bad_texts(qwen: Path, text: Any, told: str) -> None:
             call(["fine", text])
         assert len(str(error.value)) < 200
         assert str(error.value).isprintable()
-    assert not list(prefix.shelf.folder.glob("*"))
+    assert not list(prefix.cache.folder.glob("*"))
 
 
 @pytest.mark.parametrize("text", ["x" * 256, "é ∑ 😀", "[PAD]", "<|im_end|>"])

@@ -3,10 +3,38 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 
+
+class BankId(NamedTuple):
+    """The name of a bank of experts: its form and its own name, written `residual/plain`."""
+
+    form: str  # residual, standalone, pooled or averaged
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> BankId:
+        """Return the id that is written so; the inverse of `str`."""
+        if not re.fullmatch(r"(standalone|residual|pooled|averaged)/[a-z0-9-]+", text):
+            raise ValueError(f"a bank is named FORM/NAME, such as residual/plain, not {text!r}")
+        return cls(*text.split("/"))
+
+    @property
+    def corrects_base(self) -> bool:
+        """Whether its experts add to the logits of the base; otherwise they give logits of their own."""
+        return self.form == "residual"
+
+    def __str__(self) -> str:
+        return f"{self.form}/{self.name}"
+
+
+def _to_bank_id(value: Any) -> Any:
+    return BankId.parse(value) if isinstance(value, str) else value
+
+
+BankKey = Annotated[BankId, BeforeValidator(_to_bank_id), PlainSerializer(str, return_type=str)]  # a string in JSON
 NoiseName = Literal["swap", "blur", "jitter", "drop", "permute"]
 
 
@@ -57,7 +85,7 @@ class BankConfig(StrictConfig):
         default="none", description="what holds an expert outside its domain: the labels, a small residual, the margin"
     )
     anchor_weight: float = Field(default=1.0, ge=0, description="weight of the anchor term")
-    of: str | None = Field(default=None, description="take the experts of this bank instead of training new ones")
+    of: BankKey | None = Field(default=None, description="take the experts of this bank instead of training new ones")
     owned: bool = Field(default=False, description="an expert speaks only above its conformal cut-off")
     training: TrainingConfig = TrainingConfig()
 
@@ -163,6 +191,11 @@ class RouterConfig(StrictConfig):
     dropout: float = Field(default=0.0, ge=0, lt=1, description="share of its inputs hidden from it in training")
     training: TrainingConfig = TrainingConfig()
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether there is a router to train; `keys` uses the experts' own scores."""
+        return self.shape != "keys"
+
 
 class RunConfig(StrictConfig):
     """All that decides the numbers of a run; `config.json` in the run folder is this, and replays it."""
@@ -184,7 +217,9 @@ class RunConfig(StrictConfig):
     )
     reading: ReadingConfig = ReadingConfig()
     base: BaseConfig = BaseConfig()
-    banks: dict[str, BankConfig] = Field(description="banks by FORM/NAME; forms are standalone, residual and pooled")
+    banks: dict[BankKey, BankConfig] = Field(
+        description="banks by FORM/NAME; forms are standalone, residual and pooled"
+    )
     main: dict[str, str] = Field(description="for each form, the bank that rule names without a bank refer to")
     average: bool = Field(default=False, description="also average the parameters of every standalone bank")
     ownership: OwnershipConfig = OwnershipConfig()
@@ -199,18 +234,26 @@ class RunConfig(StrictConfig):
     )
     study: Literal["none", "quick", "full"] = Field(default="full", description="the task's own further experiments")
 
-    def of_form(self, *forms: str) -> dict[str, BankConfig]:
-        """The banks of these forms, by FORM/NAME."""
-        return {key: bank for key, bank in self.banks.items() if key.split("/")[0] in forms}
+    def of_form(self, *forms: str) -> dict[BankId, BankConfig]:
+        """Return the banks of these forms."""
+        return {bank_id: bank for bank_id, bank in self.banks.items() if bank_id.form in forms}
+
+    def main_bank(self, form: str) -> BankId:
+        """Return the bank that rules of this form read when no bank is named; its name may be empty."""
+        return BankId(form, self.main.get(form, ""))
+
+    def trained_as(self, bank_id: BankId) -> BankId:
+        """Return the bank whose trained experts this one uses: itself, unless it takes another bank's."""
+        return self.banks[bank_id].of or bank_id
 
     @field_validator("banks")
     @classmethod
-    def check_banks(cls, banks: dict[str, BankConfig]) -> dict[str, BankConfig]:
-        for key, bank in banks.items():
-            if not re.fullmatch(r"(standalone|residual|pooled)/[a-z0-9-]+", key):
-                raise ValueError(f"a bank is named FORM/NAME, such as residual/plain, not {key!r}")
+    def check_banks(cls, banks: dict[BankId, BankConfig]) -> dict[BankId, BankConfig]:
+        for bank_id, bank in banks.items():
+            if bank_id.form == "averaged":
+                raise ValueError("an averaged bank is not trained; set average to have it")
             if bank.of is not None and bank.of not in banks:
-                raise ValueError(f"bank {key!r} takes the experts of {bank.of!r}, which is not there")
+                raise ValueError(f"bank '{bank_id}' takes the experts of '{bank.of}', which is not there")
         return banks
 
     @field_validator("seeds")

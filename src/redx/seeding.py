@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from torch import Generator
 
 
-def generator(seed: int, *purpose: str | int | float) -> Generator:
+def generator(seed: int, *purpose: object) -> Generator:
     """A generator that depends on the seed and the purpose alone, never on what was drawn before."""
     import torch
 

@@ -91,6 +91,7 @@ def certify(
     """
     from redx.composition import certificate
     from redx.composition.evaluation import certify, match_banks
+    from redx.composition.rules import RuleId
     from redx.runs.folder import read_config, read_parts
 
     config = read_config(folder)
@@ -106,7 +107,7 @@ def certify(
         }
         quantiles = {f"{q:g}": float(judged.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
         breakable = float((judged.radius < 1).double().mean())
-        name = f"{found.name}/{bank}".rstrip("/")
+        name = str(RuleId(found.name, bank))
         told.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
     if as_json:
         return print_json(told if len(told) != 1 else told[0])

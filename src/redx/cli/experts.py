@@ -28,14 +28,14 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
     from redx.runs.folder import load
 
     model = load(folder, seed)
-    told = [expert.facts for expert in model.experts]
+    told = [expert.info for expert in model.experts]
     if as_json:
         return print_json(told)
-    main = f"residual/{model.config.main.get('residual', '')}"
+    main = model.config.main_bank("residual")
+    source = str(model.config.trained_as(main) if main in model.config.banks else main)
     rows = []
     for facts in told:
         own, metrics = facts.get("ownership", {}), facts.get("metrics", {})
-        source = model.config.banks[main].of or main if main in model.config.banks else main
         shares = [metrics.get(name) for name in ("base", source)] + [own.get("cutoff"), own.get("speaks")]
         classes = facts.get("classes", [])
         shown = ", ".join(classes[:6]) + (f" … ({len(classes)})" if len(classes) > 6 else "")
@@ -62,8 +62,8 @@ def add(folder: Folder, expert: Place, seed: OneSeed = None, as_json: AsJson = F
     from redx.models.expert import Expert
     from redx.runs import editing
 
-    model, name = editing.add_expert(folder, expert, seed), Expert.read(expert).name
-    _done(as_json, {"added": name, "experts": model.domains}, f"added {name}; {_router_note(model)}")
+    model, name = editing.add_expert(folder, expert, seed), Expert.load(expert).name
+    _done(as_json, {"added": name, "experts": model.experts.names}, f"added {name}; {_router_note(model)}")
 
 
 def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = False) -> None:
@@ -85,7 +85,7 @@ def replace(folder: Folder, name: Name, expert: Place, seed: OneSeed = None, as_
     from redx.models.expert import Expert
     from redx.runs import editing
 
-    new = Expert.read(expert).name
+    new = Expert.load(expert).name
     model, kept = editing.replace_expert(folder, name, expert, seed)
     told = f"replaced {name} by {new}; the old one is kept in {kept}; {_router_note(model)}"
     _done(as_json, {"replaced": name, "by": new, "kept": str(kept)}, told)
@@ -112,7 +112,7 @@ def train(
 
     place = out or Path("trained") / domain
     expert = editing.train_expert(folder, domain, data, place, text=text, label=label, dtype=dtype, seed=seed)
-    facts = {"domain": expert.name, "folder": str(place), **expert.facts["training"], **expert.facts["metrics"]}
+    facts = {"domain": expert.name, "folder": str(place), **expert.info["training"], **expert.info["metrics"]}
     _done(as_json, facts, f"trained {expert.name} on {facts['anchors']} anchors; it is in {place}")
 
 
@@ -197,8 +197,8 @@ def _figure(value: Any) -> str:
 
 
 def _router_note(model: Model) -> str:
-    lacking = [name for name in model.domains if name not in model.facts.routed]
-    if model.router is None or not lacking:
+    lacking = model.router.missing(model.experts.names) if model.router else []
+    if not lacking:
         return "the router knows it"
     return (
         f"the trained router has no gate for {lacking[0]!r}, for its width is fixed; "

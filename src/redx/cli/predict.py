@@ -37,7 +37,7 @@ def predict(
     if not get_task(name).text:
         raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
     with folder_module.load(folder, seed).using(rule, router=router) as model:
-        told = [{"text": each, **facts} for each, facts in zip(text, model.explain(text), strict=True)]
+        told = [{"text": each, **answer.to_dict()} for each, answer in zip(text, model.explain(text), strict=True)]
         asked = model.rule
     if as_json:
         return print_json(told)

@@ -13,12 +13,13 @@ from redx.composition import certificate, noise
 from redx.composition.metrics import Tally, by_class, by_domain, mean_interval, noise_area
 from redx.composition.noise import Noise
 from redx.composition.parts import Parts, predicted_classes
-from redx.composition.rules import RULES, Rule, compose, get_rule, to_logits, vertex_scores
+from redx.composition.rules import RULES, Rule, RuleId, compose, get_rule, to_logits, vertex_scores
+from redx.config import BankId
 from redx.errors import RedxError
 from redx.seeding import generator
 
 Row = dict[str, Any]  # one line of results.jsonl
-Banks = dict[tuple[str, str], Parts]  # parts by form and bank
+Banks = dict[BankId, Parts]  # parts of the same examples by bank
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,7 @@ def evaluate(
 def match_banks(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str, Parts]]:
     """Rules with each bank they can read; `red/anchored` asks for one bank only, and `base` reads just one."""
     for name in rules:
-        wanted, _, only = name.partition("/")
+        wanted, only = RuleId.parse(name)
         rule = get_rule(wanted)
         fitting = {bank: parts for (form, bank), parts in banks.items() if form == rule.form}
         if only and only not in fitting:
@@ -164,10 +165,10 @@ def summarise(rows: list[Row], main: dict[str, str], examples: int) -> dict[str,
     for (rule, bank), figures in values.items():
         entry = _entry(figures, examples)
         if bank:
-            rules[f"{rule}/{bank}"] = entry
+            rules[str(RuleId(rule, bank))] = entry
         if not bank or main.get(get_rule(rule).form) == bank:
             rules[rule] = entry
-    return dict(sorted(rules.items(), key=lambda item: list(RULES).index(item[0].split("/")[0])))
+    return dict(sorted(rules.items(), key=lambda item: list(RULES).index(RuleId.parse(item[0]).rule)))
 
 
 def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: int) -> dict[str, Any]:

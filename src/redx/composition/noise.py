@@ -6,7 +6,7 @@ bit for bit, and all draws come from the generator that is passed in. A new kind
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -16,20 +16,32 @@ from redx.errors import RedxError
 LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
-class Noise(Protocol):
-    """What a kind of noise must say about itself; `values` are gates or weights of shape (N, K)."""
+class Noise:
+    """A kind of routing noise; a subclass sets what differs and changes gates or weights of shape (N, K).
+
+    Attributes
+    ----------
+    name
+        How users write it.
+    on
+        What it changes: the gates, before the rule turns them into weights, or the weights.
+    reaches_unrouted
+        Whether it also changes the weights of rules that no router chooses.
+    """
 
     name: ClassVar[str]
-    on: ClassVar[Literal["gates", "weights"]]
-    reaches_unrouted: ClassVar[bool]  # whether rules that ask no router feel it as well
+    on: ClassVar[Literal["gates", "weights"]] = "weights"
+    reaches_unrouted: ClassVar[bool] = False
 
-    def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor: ...
+    def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor:
+        """Return gates or weights, (N, K), with noise of this level; weights may have to stay on the simplex."""
+        raise NotImplementedError
 
 
-class SwapNoise:
+class SwapNoise(Noise):
     """With probability `level` the weights become the one-hot of an expert other than the router's first choice."""
 
-    name, on, reaches_unrouted = "swap", "weights", False
+    name = "swap"
 
     def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor:
         examples, experts = values.shape
@@ -41,29 +53,29 @@ class SwapNoise:
         return torch.where(hit[:, None], torch.nn.functional.one_hot(wrong, experts).to(values.dtype), values)
 
 
-class BlurNoise:
+class BlurNoise(Noise):
     """The router hesitates: `(1 - level) w + level / K`."""
 
-    name, on, reaches_unrouted = "blur", "weights", False
+    name = "blur"
 
     def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor:
         return (1 - level) * values + level / max(1, values.shape[1])
 
 
-class JitterNoise:
+class JitterNoise(Noise):
     """Gaussian noise on the gates, sigma = 4 · level · their standard deviation."""
 
-    name, on, reaches_unrouted = "jitter", "gates", False
+    name, on = "jitter", "gates"
 
     def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor:
         drawn = torch.randn(values.shape, generator=generator, dtype=values.dtype)
         return values + 4 * level * values.std(correction=0) * drawn if values.numel() else values
 
 
-class DropNoise:
+class DropNoise(Noise):
     """Each expert is missing with probability `level`, the rest is renormalised; none left: the base."""
 
-    name, on, reaches_unrouted = "drop", "weights", True
+    name, reaches_unrouted = "drop", True
 
     def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor:
         missing = torch.rand(values.shape, generator=generator) < level  # (N, K)
@@ -75,13 +87,13 @@ class DropNoise:
         return torch.where(missing.any(-1, keepdim=True), scaled, values)
 
 
-class PermuteNoise:
+class PermuteNoise(Noise):
     """A stale router: the gate columns of a share `level` of the experts are deranged, drawn anew for every example.
 
     One column alone cannot be deranged, so the number of columns is drawn from {0, 2, 3, …} with mean `level` · K.
     """
 
-    name, on, reaches_unrouted = "permute", "gates", False
+    name, on = "permute", "gates"
 
     def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor:
         examples, experts = values.shape
@@ -99,9 +111,14 @@ class PermuteNoise:
         return torch.empty_like(values).scatter_(1, order, values.gather(1, order.gather(1, source)))
 
 
-NOISES: dict[str, Noise] = {
-    found.name: found() for found in list(vars().values()) if isinstance(found, type) and hasattr(found, "on")
-}
+_ALL: tuple[Noise, ...] = (
+    SwapNoise(),
+    BlurNoise(),
+    JitterNoise(),
+    DropNoise(),
+    PermuteNoise(),
+)  # a new kind is listed here
+NOISES = {noise.name: noise for noise in _ALL}
 
 
 def get_noise(name: str) -> Noise:

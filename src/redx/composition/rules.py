@@ -1,13 +1,12 @@
 """The rules that put experts together: `scores = [base] + Σ_k w_k · read(residual_k)`.
 
-Rules differ only in the weights `w`, in whether the base counts, in which form of bank they read, and (for `uniform`)
-in reading probabilities instead of logits. Where all weights of an example are zero, the answer is the base's.
-A new rule is one small class in this file; it is found by its `name`.
+Rules differ in the weights `w`, in whether the base's logits are added, in which form of bank they read, and (for
+`uniform`) in averaging probabilities instead of logits. Where all weights of an example are zero, the base answers.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,167 +15,245 @@ from redx.composition.parts import Parts
 from redx.errors import RedxError
 
 Form = Literal["residual", "standalone", "pooled", "averaged"]
-Region = Literal["simplex", "box"]  # weights that sum to one, or each free in [0, 1]
+Region = Literal["simplex", "box"]  # weights that sum to one, or each weight free in [0, 1]
 
 
-class Rule(Protocol):
-    """What a rule must say about itself."""
+class Rule:
+    """A rule; a subclass sets what differs and gives the weights.
+
+    Attributes
+    ----------
+    name
+        How users write it.
+    form
+        The form of bank that it reads.
+    keeps_base
+        Whether the base's logits are added.
+    routed
+        Whether a router chooses the weights, so that routing noise can change them.
+    adversary
+        Where wrong weights could lie: on the simplex, or in the box [0, 1]^K; None where no expert can be misused.
+    """
 
     name: ClassVar[str]
-    form: ClassVar[Form]  # the form of bank it reads
-    keeps_base: ClassVar[bool]  # whether the base's logits count
-    routed: ClassVar[bool]  # whether somebody chooses the weights, so that routing noise can reach them
-    adversary: ClassVar[Region | None]  # where wrong weights could lie; None where no expert can be misused
+    form: ClassVar[Form] = "residual"
+    keeps_base: ClassVar[bool] = True
+    routed: ClassVar[bool] = False
+    adversary: ClassVar[Region | None] = None
 
-    def weights(self, parts: Parts) -> Tensor: ...  # (N, K)
+    def weights(self, parts: Parts) -> Tensor:
+        """Return the weight of every expert for every example, (N, K)."""
+        raise NotImplementedError
 
-    def read(self, logits: Tensor) -> Tensor: ...  # what is mixed: logits themselves, or probabilities
-
-
-def as_logits(logits: Tensor) -> Tensor:
-    return logits
-
-
-def as_probabilities(logits: Tensor) -> Tensor:
-    """Probabilities of classes; the output of a regression (C = 1) stays what it is."""
-    return logits if logits.shape[-1] == 1 else logits.softmax(-1)
+    def read(self, logits: Tensor) -> Tensor:
+        """Return what is mixed: the logits themselves, or probabilities."""
+        return logits
 
 
-def softmax_of_gates(parts: Parts) -> Tensor:
-    return parts.gates.softmax(-1)
-
-
-def true_domain(parts: Parts) -> Tensor:
-    """One-hot of the domain; an example whose domain has no expert here gets none."""
-    experts = torch.arange(parts.experts, device=parts.domains.device)
-    return (parts.domains[:, None] == experts).to(parts.base.dtype)
-
-
-class BaseRule:
+class BaseRule(Rule):
     """The base alone: what every other rule must not fall below."""
 
-    name, form = "base", "residual"
-    keeps_base, routed, adversary = True, False, None
-    read = staticmethod(as_logits)
+    name = "base"
 
     def weights(self, parts: Parts) -> Tensor:
         return torch.zeros_like(parts.gates)
 
 
-class RedRule:
-    """The base plus the experts' corrections, mixed by the router."""
+class RedRule(Rule):
+    """The base plus the experts' residuals, weighted by the router."""
 
-    name, form = "red", "residual"
-    keeps_base, routed, adversary = True, True, "simplex"
-    read = staticmethod(as_logits)
-    weights = staticmethod(softmax_of_gates)
-
-
-class FixedRule:
-    """The base plus the mean correction of all experts."""
-
-    name, form = "fixed", "residual"
-    keeps_base, routed, adversary = True, False, "simplex"
-    read = staticmethod(as_logits)
+    name = "red"
+    routed, adversary = True, "simplex"
 
     def weights(self, parts: Parts) -> Tensor:
-        return torch.full_like(parts.gates, 1 / max(1, parts.experts))
+        return parts.gates.softmax(-1)
 
 
-class SumRule:
-    """The base plus every correction in full: no router at all."""
+class FixedRule(Rule):
+    """The base plus the mean residual of all experts."""
 
-    name, form = "sum", "residual"
-    keeps_base, routed, adversary = True, False, "box"
-    read = staticmethod(as_logits)
+    name = "fixed"
+    adversary = "simplex"
+
+    def weights(self, parts: Parts) -> Tensor:
+        return _equal_weights(parts)
+
+
+class SumRule(Rule):
+    """The base plus every residual in full, without a router."""
+
+    name = "sum"
+    adversary = "box"
 
     def weights(self, parts: Parts) -> Tensor:
         return torch.ones_like(parts.gates)
 
 
-class RedOracleRule:
-    """The base plus the correction of the expert that owns the example."""
+class RedOracleRule(Rule):
+    """The base plus the residual of the example's own expert: perfect routing."""
 
-    name, form = "red-oracle", "residual"
-    keeps_base, routed, adversary = True, True, "simplex"
-    read = staticmethod(as_logits)
-    weights = staticmethod(true_domain)
+    name = "red-oracle"
+    routed, adversary = True, "simplex"
 
-
-class MoeRule:
-    """Standalone heads, their logits mixed by the router: the classical mixture of experts."""
-
-    name, form = "moe", "standalone"
-    keeps_base, routed, adversary = False, True, "simplex"
-    read = staticmethod(as_logits)
-    weights = staticmethod(softmax_of_gates)
+    def weights(self, parts: Parts) -> Tensor:
+        return _true_domain(parts)
 
 
-class UniformRule:
+class MoeRule(Rule):
+    """Standalone heads, their logits weighted by the router: the classical mixture of experts."""
+
+    name = "moe"
+    form, keeps_base = "standalone", False
+    routed, adversary = True, "simplex"
+
+    def weights(self, parts: Parts) -> Tensor:
+        return parts.gates.softmax(-1)
+
+
+class UniformRule(Rule):
     """Standalone heads, their probabilities averaged."""
 
-    name, form = "uniform", "standalone"
-    keeps_base, routed, adversary = False, False, "simplex"
-    read = staticmethod(as_probabilities)
-    weights = FixedRule.weights
+    name = "uniform"
+    form, keeps_base = "standalone", False
+    adversary = "simplex"
+
+    def weights(self, parts: Parts) -> Tensor:
+        return _equal_weights(parts)
+
+    def read(self, logits: Tensor) -> Tensor:
+        return logits if logits.shape[-1] == 1 else logits.softmax(-1)  # the output of a regression stays as it is
 
 
-class OracleRule:
-    """The standalone head that owns the example: what perfect routing would give."""
+class OracleRule(Rule):
+    """The standalone head of the example's own domain: perfect routing."""
 
-    name, form = "oracle", "standalone"
-    keeps_base, routed, adversary = False, True, "simplex"
-    read = staticmethod(as_logits)
-    weights = staticmethod(true_domain)
+    name = "oracle"
+    form, keeps_base = "standalone", False
+    routed, adversary = True, "simplex"
+
+    def weights(self, parts: Parts) -> Tensor:
+        return _true_domain(parts)
 
 
-class GlobalRule:
+class GlobalRule(Rule):
     """One head trained on all data pooled: the non-modular reference, a bank of a single expert."""
 
-    name, form = "global", "pooled"
-    keeps_base, routed, adversary = False, False, None
-    read = staticmethod(as_logits)
-    weights = SumRule.weights
+    name = "global"
+    form, keeps_base = "pooled", False
+
+    def weights(self, parts: Parts) -> Tensor:
+        return torch.ones_like(parts.gates)
 
 
-class AverageRule:
+class AverageRule(Rule):
     """One head whose parameters are the mean of the experts' parameters, a bank of a single expert."""
 
-    name, form = "average", "averaged"
-    keeps_base, routed, adversary = False, False, None
-    read = staticmethod(as_logits)
-    weights = SumRule.weights
+    name = "average"
+    form, keeps_base = "averaged", False
+
+    def weights(self, parts: Parts) -> Tensor:
+        return torch.ones_like(parts.gates)
 
 
-RULES: dict[str, Rule] = {
-    found.name: found() for found in list(vars().values()) if isinstance(found, type) and hasattr(found, "keeps_base")
-}
+_ALL: tuple[Rule, ...] = (  # in the order of tables; a new rule is listed here
+    BaseRule(),
+    RedRule(),
+    FixedRule(),
+    SumRule(),
+    RedOracleRule(),
+    MoeRule(),
+    UniformRule(),
+    OracleRule(),
+    GlobalRule(),
+    AverageRule(),
+)
+RULES = {rule.name: rule for rule in _ALL}
+
+
+class RuleId(NamedTuple):
+    """A rule and the bank that it reads, written `red/anchored`; without a bank, `red`."""
+
+    rule: str
+    bank: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> RuleId:
+        """Return the rule and bank that are written so; the inverse of `str`."""
+        rule, _, bank = text.partition("/")
+        return cls(rule, bank)
+
+    def __str__(self) -> str:
+        return f"{self.rule}/{self.bank}" if self.bank else self.rule
 
 
 def get_rule(name: str) -> Rule:
-    """The rule of this name."""
+    """Return the rule of this name.
+
+    Examples
+    --------
+    >>> get_rule("moe").keeps_base
+    False
+    """
     if name not in RULES:
         raise RedxError(f"There is no rule {name!r}; choose one of {', '.join(RULES)}.")
     return RULES[name]
 
 
 def compose(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
-    """Scores of the composed answer: logits, or probabilities where the rule reads those."""
+    """Return the scores of the composed answers.
+
+    Parameters
+    ----------
+    rule
+        Decides whether the base is added and whether logits or probabilities are mixed.
+    parts
+        Base logits (N, C) and residuals (N, K, C).
+    weights
+        The weight of every expert, (N, K).
+
+    Returns
+    -------
+    Tensor
+        Scores of shape (N, C): logits, or probabilities where the rule averages those.
+
+    Examples
+    --------
+    >>> import torch
+    >>> parts = Parts(
+    ...     base=torch.tensor([[1.0, 0.0]]),
+    ...     residuals=torch.tensor([[[0.0, 3.0], [0.0, 0.0]]]),
+    ...     gates=torch.zeros(1, 2),
+    ...     labels=torch.tensor([1]),
+    ...     domains=torch.tensor([0]),
+    ... )
+    >>> compose(get_rule("red"), parts, torch.tensor([[1.0, 0.0]]))
+    tensor([[1., 3.]])
+    """
     base = rule.read(parts.base)
     scores = torch.einsum("nk,nkc->nc", weights, rule.read(parts.residuals))  # (N, C)
     if rule.keeps_base:
         return base + scores
-    nobody = ~weights.any(-1, keepdim=True)  # (N, 1)
-    return torch.where(nobody, base, scores)
+    no_expert = ~weights.any(-1, keepdim=True)  # (N, 1)
+    return torch.where(no_expert, base, scores)
 
 
 def to_logits(rule: Rule, scores: Tensor) -> Tensor:
-    """Scores as logits, so that loss and calibration mean the same for every rule."""
-    probabilities = rule.read is as_probabilities and scores.shape[-1] > 1
-    return scores.clamp_min(torch.finfo(scores.dtype).tiny).log() if probabilities else scores
+    """Return scores, (N, C), as logits, so that loss and calibration error mean the same for every rule."""
+    are_probabilities = isinstance(rule, UniformRule) and scores.shape[-1] > 1
+    return scores.clamp_min(torch.finfo(scores.dtype).tiny).log() if are_probabilities else scores
 
 
 def vertex_scores(rule: Rule, parts: Parts) -> Tensor:
-    """Scores under each of the K routers that trust one expert alone: the corners of the simplex."""
-    corners = rule.read(parts.residuals)  # (N, K, C)
-    return rule.read(parts.base)[:, None] + corners if rule.keeps_base else corners
+    """Return the scores at the vertices of the simplex, where one expert has all the weight: (N, K, C)."""
+    scores = rule.read(parts.residuals)
+    return rule.read(parts.base)[:, None] + scores if rule.keeps_base else scores
+
+
+def _equal_weights(parts: Parts) -> Tensor:
+    return torch.full_like(parts.gates, 1 / max(1, parts.experts))
+
+
+def _true_domain(parts: Parts) -> Tensor:
+    """Return the one-hot of the domain; an example whose domain has no expert gets zero weights."""
+    experts = torch.arange(parts.experts, device=parts.domains.device)
+    return (parts.domains[:, None] == experts).to(parts.base.dtype)

@@ -53,7 +53,7 @@ class Data:
     def outputs(self) -> int:
         return len(self.classes) or 1
 
-    def belongs(self) -> list[int]:
+    def domain_of_classes(self) -> list[int]:
         """The domain that each class belongs to; -1 where several domains have it, or none."""
         found: list[set[int]] = [set() for _ in self.classes]
         for domain in range(len(self.domains) if self.classes else 0):

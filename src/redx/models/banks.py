@@ -1,12 +1,11 @@
-"""Banks of experts: K networks of one make, held as one stack, each of which learns and speaks alone.
+"""Banks of experts: K networks of one architecture, kept as one stack of tensors.
 
     linear    W_k h + b_k
     mlp       a few hidden layers
-    lowrank   W_c V_k σ(U_k h), rank R, V zero at the start, the classifier W_c shared and frozen
+    lowrank   W_c V_k σ(U_k h), rank R; V_k is zero at the start, the classifier W_c is the base's and frozen
 
-times `scale`. Every tensor has the expert as its first axis, so all experts run as one batched product, and expert k
-is nothing but slice k. `forward` takes what each expert reads, (K, B, E), and gives (K, B, C); E is D or more, where
-the encoder offers features beside h.
+times `scale`. The first axis of every tensor is the expert, so all experts run as one batched product, and expert k is
+slice k of every tensor. `forward` takes what each expert reads, (K, B, E), to its outputs, (K, B, C).
 """
 
 from __future__ import annotations
@@ -22,13 +21,29 @@ from redx.errors import RedxError
 from redx.models.base import Base
 
 ACTIVATIONS = {"gelu": nn.functional.gelu, "relu": torch.relu, "tanh": torch.tanh}
-
-
-ROWS = 8192  # examples that all experts speak about at once
+ROWS = 8192  # examples that go through all experts at once
 
 
 class MLPBank(nn.Module):
-    """K multi-layer perceptrons side by side; with sizes (E, C) they are linear."""
+    """K multi-layer perceptrons side by side; with two sizes, (E, C), they are linear.
+
+    Parameters
+    ----------
+    experts
+        Number of experts K.
+    sizes
+        Widths of the layers, from the input E to the output C.
+    scale
+        Factor on the output.
+    activation
+        `gelu`, `relu` or `tanh`, between the layers.
+
+    Examples
+    --------
+    >>> import torch
+    >>> MLPBank(3, [8, 16, 4])(torch.zeros(3, 5, 8)).shape
+    torch.Size([3, 5, 4])
+    """
 
     def __init__(self, experts: int, sizes: Sequence[int], scale: float = 1.0, activation: str = "gelu") -> None:
         super().__init__()
@@ -45,14 +60,36 @@ class MLPBank(nn.Module):
             x = self.activation(x) if layer < last else x
         return self.scale * x
 
-    def bounds(self) -> list[tuple[Tensor, float]]:
-        """Each parameter with the largest value it starts from."""
+    def initial_bounds(self) -> list[tuple[Tensor, float]]:
+        """Return every parameter with the bound of the uniform distribution that it is drawn from."""
         layers = zip(self.weights, self.biases, strict=True)
-        return [(each, weight.shape[1] ** -0.5) for weight, bias in layers for each in (weight, bias)]
+        return [(tensor, weight.shape[1] ** -0.5) for weight, bias in layers for tensor in (weight, bias)]
 
 
 class LowRankBank(nn.Module):
-    """K low-rank corrections of the representation, seen through the shared classifier."""
+    """K low-rank corrections of the features h, mapped to logits by the base's classifier.
+
+    Parameters
+    ----------
+    experts
+        Number of experts K.
+    inputs
+        Number of features E that an expert reads.
+    rank
+        Rank R of the correction.
+    classifier
+        The base's W_c, of shape (D, C); it is not part of the expert and is not saved with it.
+    scale
+        Factor on the output.
+    activation
+        `gelu`, `relu` or `tanh`, between the two factors.
+
+    Examples
+    --------
+    >>> import torch
+    >>> LowRankBank(3, inputs=8, rank=2, classifier=torch.ones(8, 4))(torch.zeros(3, 5, 8)).shape
+    torch.Size([3, 5, 4])
+    """
 
     def __init__(
         self, experts: int, inputs: int, rank: int, classifier: Tensor, scale: float = 1.0, activation: str = "gelu"
@@ -62,62 +99,94 @@ class LowRankBank(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.down = nn.Parameter(torch.zeros(experts, inputs, rank))  # U, (K, E, R)
         self.up = nn.Parameter(torch.zeros(experts, rank, classifier.shape[0]))  # V, (K, R, D)
-        self.classifier = nn.Buffer(classifier, persistent=False)  # W_c, (D, C): the base's, not the expert's
+        self.classifier = nn.Buffer(classifier, persistent=False)  # W_c, (D, C)
 
     def forward(self, x: Tensor) -> Tensor:  # (K, B, E) -> (K, B, C)
         return self.scale * (self.activation(x @ self.down) @ (self.up @ self.classifier))
 
-    def bounds(self) -> list[tuple[Tensor, float]]:
+    def initial_bounds(self) -> list[tuple[Tensor, float]]:
+        """Return every parameter with the bound of the uniform distribution that it is drawn from."""
         return [(self.down, self.down.shape[1] ** -0.5), (self.up, 0.0)]
 
 
 Bank = MLPBank | LowRankBank
 
 
-def layer_sizes(shape: str, inputs: int, outputs: int, hidden: int, depth: int) -> list[int]:
-    """Layer widths of a linear or mlp expert."""
-    return [inputs, outputs] if shape == "linear" else [inputs, *[hidden] * depth, outputs]
+def build_bank(config: BankConfig, experts: int, base: Base) -> Bank:
+    """Return an untrained bank.
+
+    Parameters
+    ----------
+    config
+        Architecture of the experts.
+    experts
+        Number of experts K.
+    base
+        The frozen base, which gives the widths and, for low-rank experts, the classifier.
+
+    Returns
+    -------
+    Bank
+        A bank whose parameters are all zero; `initialise_bank` draws them.
+    """
+    hidden = config.hidden or len(base.weight) // 4
+    if config.shape == "lowrank":
+        return LowRankBank(experts, base.width, hidden, base.weight, config.scale, config.activation)
+    inner = [] if config.shape == "linear" else [hidden] * config.depth
+    return MLPBank(experts, [base.width, *inner, base.outputs], config.scale, config.activation)
 
 
 def initialise_bank(bank: Bank, generators: Sequence[Generator]) -> None:
-    """Draw expert k from generator k, so that it starts the same whoever stands beside it."""
+    """Draw the parameters of expert k from generator k, so that they do not depend on the other experts."""
     with torch.no_grad():
-        for parameter, bound in bank.bounds():
+        for parameter, bound in bank.initial_bounds():
             for index, generator in enumerate(generators):
                 parameter[index] = (2 * torch.rand(parameter.shape[1:], generator=generator) - 1) * bound
 
 
 def fold_standardisation(bank: MLPBank, mean: Tensor, deviation: Tensor) -> None:
-    """Put the standardisation (x - mean) / deviation, each (K, 1, E), into the first layer."""
+    """Fold the standardisation (x - mean) / deviation, each (K, 1, E), into the first layer."""
     with torch.no_grad():
         bank.weights[0].copy_(bank.weights[0] / deviation.transpose(1, 2))
         bank.biases[0].copy_(torch.baddbmm(bank.biases[0], -mean, bank.weights[0]))
 
 
 def run_bank(bank: Bank, x: Tensor) -> Tensor:
-    """What every expert says about the same examples: (N, E) to (N, K, C)."""
+    """Return the outputs of every expert for the same examples.
+
+    Parameters
+    ----------
+    bank
+        A bank of K experts.
+    x
+        Features of shape (N, E).
+
+    Returns
+    -------
+    Tensor
+        Outputs of shape (N, K, C), without gradients.
+    """
     count = next(bank.parameters()).shape[0]
     with torch.no_grad():
-        said = [bank(rows.expand(count, *rows.shape)).transpose(0, 1) for rows in x.split(ROWS)]
-    return torch.cat(said).contiguous()
+        outputs = [bank(rows.expand(count, *rows.shape)).transpose(0, 1) for rows in x.split(ROWS)]
+    return torch.cat(outputs).contiguous()
 
 
 def split_bank(bank: Bank) -> list[dict[str, Tensor]]:
-    """The tensors of each expert alone."""
+    """Return the tensors of every expert by name, one dict per expert; the inverse of `fill_bank`."""
     tensors = bank.state_dict()
     count = next(iter(tensors.values())).shape[0]
     return [{name: tensor[index].clone() for name, tensor in tensors.items()} for index in range(count)]
 
 
 def fill_bank(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
-    """Fill a bank with experts that were saved one by one, in whatever precision."""
+    """Load experts that were saved one by one, in any floating-point precision, into a bank."""
     try:
-        bank.load_state_dict(
-            {
-                name: torch.stack([each[name].to(own.dtype) for each in experts])
-                for name, own in bank.state_dict().items()
-            }
-        )
+        state = {
+            name: torch.stack([expert[name].to(own.dtype) for expert in experts])
+            for name, own in bank.state_dict().items()
+        }
+        bank.load_state_dict(state)
     except (KeyError, RuntimeError) as error:
         raise RedxError(
             "The experts do not fit this bank (other tensors or shapes); train them with this run's settings."
@@ -125,14 +194,5 @@ def fill_bank(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
 
 
 def average_bank(bank: Bank) -> list[dict[str, Tensor]]:
-    """One expert whose parameters are the mean of all: what averaging models would give."""
+    """Return one expert whose parameters are the mean over all experts, as `fill_bank` takes it."""
     return [{name: tensor.mean(0) for name, tensor in bank.state_dict().items()}]
-
-
-def build_bank(settings: BankConfig, count: int, base: Base) -> Bank:
-    """An untrained bank of `count` experts."""
-    hidden = settings.hidden or len(base.weight) // 4
-    if settings.shape == "lowrank":
-        return LowRankBank(count, base.width, hidden, base.weight, settings.scale, settings.activation)
-    widths = layer_sizes(settings.shape, base.width, base.outputs, hidden, settings.depth)
-    return MLPBank(count, widths, settings.scale, settings.activation)

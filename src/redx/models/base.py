@@ -1,4 +1,4 @@
-"""The frozen base, `logits = W_c h` with `h = bus(encoder(x))`, and untrained banks that fit it."""
+"""The frozen base: `logits = W_c h` with `h = bus(encoder(x))`."""
 
 from __future__ import annotations
 
@@ -8,27 +8,38 @@ import torch
 from torch import Tensor, nn
 
 from redx.errors import RedxError
+from redx.io.files import without_prefix
+from redx.models.backbones.base import Encoder
 
 
 @dataclass(frozen=True)
 class Base:
     """The frozen base: an encoder, the bus that standardises its features, and the shared classifier W_c.
 
-    The classifier reads the first D features, h; experts read all E of them, h and what the encoder gives beside it.
+    The classifier reads the first D features, h. Experts and router read all E of them: h and whatever else the
+    encoder gives.
+
+    Attributes
+    ----------
+    encoder
+        The encoder; its weights are saved with the base.
+    weight, bias
+        The classifier W_c, of shape (D, C), and its bias, (C,).
+    mean, scale
+        The bus: features are standardised as `(x - mean) / scale`, each (E,).
     """
 
-    encoder: nn.Module
+    encoder: Encoder
     weight: Tensor  # (D, C)
     bias: Tensor  # (C,)
     mean: Tensor  # (E,)
     scale: Tensor  # (E,)
 
     @staticmethod
-    def of(tensors: dict[str, Tensor], encoder: nn.Module) -> Base:
-        """The base from its file, with an untrained encoder to fill."""
-        inner = {name.removeprefix("encoder."): value for name, value in tensors.items() if name.startswith("encoder.")}
+    def from_tensors(tensors: dict[str, Tensor], encoder: Encoder) -> Base:
+        """Return the base that `tensors()` described, with an untrained encoder to fill."""
         try:
-            encoder.load_state_dict(inner)
+            encoder.load_state_dict(without_prefix(tensors, "encoder"))
             outer = (tensors[name] for name in ("classifier.weight", "classifier.bias", "bus.mean", "bus.scale"))
             return Base(encoder.eval(), *outer)
         except (KeyError, RuntimeError) as error:
@@ -37,38 +48,51 @@ class Base:
             ) from error
 
     @staticmethod
-    def over(encoder: nn.Module, classifier: nn.Linear, seen: Tensor) -> Base:
-        """The base of a trained encoder and classifier: the bus comes from what was seen, (N, E), and is folded in."""
+    def from_trained(encoder: Encoder, classifier: nn.Linear, features: Tensor) -> Base:
+        """Return the base of a trained encoder and classifier.
+
+        The bus standardises by the features of the shared subset, (N, E), and is folded into the classifier, so that
+        the logits stay the same.
+        """
         width = classifier.in_features
         with torch.no_grad():
-            mean, scale = seen.mean(0), seen.std(0) + 0.1 * seen.std()  # a dead feature stays small
+            mean = features.mean(0)
+            scale = features.std(0) + 0.1 * features.std()  # a feature that is always zero stays small
             weight = classifier.weight.T * scale[:width, None]
             bias = classifier.bias + mean[:width] @ classifier.weight.T
         return Base(encoder, weight, bias, mean, scale)
 
     @property
     def width(self) -> int:
-        """E, what an expert reads."""
+        """E, the number of features that an expert reads."""
         return len(self.mean)
 
     @property
     def outputs(self) -> int:
+        """C, the number of classes; 1 for a regression."""
         return self.weight.shape[1]
 
-    def embed(self, inputs: Tensor) -> Tensor:  # (N, ...) -> (N, E)
+    def embed(self, inputs: Tensor) -> Tensor:
+        """Return the standardised features of inputs: (N, ...) to (N, E)."""
         with torch.no_grad():
             return (self.encoder(inputs) - self.mean) / self.scale
 
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits of standardised features: (..., E) to (..., C)."""
+        return h[..., : len(self.weight)] @ self.weight + self.bias
+
     def to(self, device: str) -> Base:
-        """The same base elsewhere; its encoder moves along."""
+        """Return the same base on another device; the encoder itself is moved."""
         moved = (tensor.to(device) for tensor in (self.weight, self.bias, self.mean, self.scale))
         return Base(self.encoder.to(device), *moved)
 
-    def classify(self, h: Tensor) -> Tensor:  # (..., E) -> (..., C)
-        return h[..., : len(self.weight)] @ self.weight + self.bias
+    def double(self) -> Base:
+        """Return the same base in double precision; the encoder itself is converted."""
+        outer = (tensor.double() for tensor in (self.weight, self.bias, self.mean, self.scale))
+        return Base(self.encoder.double(), *outer)
 
     def tensors(self) -> dict[str, Tensor]:
-        """All that it consists of, by name."""
+        """Return all tensors by name, to be saved."""
         inner = {f"encoder.{name}": tensor for name, tensor in self.encoder.state_dict().items()}
         outer = {"classifier.weight": self.weight, "classifier.bias": self.bias}
         return inner | outer | {"bus.mean": self.mean, "bus.scale": self.scale}

@@ -29,8 +29,8 @@ def model_card(
         "| expert | examples | anchors | base at home | expert at home | cut-off | kept as |",
         "|---|---:|---:|---:|---:|---:|---|",
     ]
-    main = f"residual/{config.main.get('residual', '')}"
-    source = config.banks[main].of or main if main in config.banks else main
+    main = config.main_bank("residual")
+    source = str(config.trained_as(main) if main in config.banks else main)
     for facts in experts:
         training, metrics = facts.get("training", {}), facts.get("metrics", {})
         cells = [facts["domain"], training.get("examples"), training.get("anchors"), metrics.get("base")]

@@ -1,4 +1,4 @@
-"""A composed model: base, experts and router, put together by a rule at the moment of asking."""
+"""A composed model: base, experts and router, put together by a rule when it is asked."""
 
 from __future__ import annotations
 
@@ -11,169 +11,259 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.composition import rules
 from redx.composition.evaluation import certify, predict
 from redx.composition.parts import Parts
-from redx.composition.rules import Rule
-from redx.config import RunConfig
+from redx.composition.rules import Rule, RuleId, get_rule
+from redx.config import BankId, RunConfig
 from redx.errors import RedxError
-from redx.io import files
-from redx.models import card
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
-from redx.models.library import CLOSED_GATE, ExpertLibrary
-from redx.models.router import NetworkRouter
-
-Key = tuple[str, str]  # form and name of a bank
+from redx.models.library import CLOSED_GATE, ExpertLibrary, order_domains
+from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
 
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """What a model knows of its task."""
+    """What a model knows of its task; the content of `model.json`."""
 
-    domains: tuple[str, ...]  # of the data
+    domains: tuple[str, ...]  # domains of the data
     classes: tuple[str, ...]  # empty for a regression
-    belongs: tuple[int, ...]  # the domain of each class; -1 where several have it
-    unit: float = 1.0
-    shape: tuple[int, ...] = ()  # of one input
-    routed: tuple[str, ...] = ()  # the experts that the trained router has gates for, in its order
+    belongs: tuple[int, ...]  # the domain of each class; -1 where several domains have it
+    unit: float = 1.0  # what one unit of a regression's answer is in the network's output
+    shape: tuple[int, ...] = ()  # shape of one input
+    routed: tuple[str, ...] = ()  # experts that the trained router has gates for, in its order
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a model came to one answer.
+
+    Attributes
+    ----------
+    answer
+        The predicted label, or the number of a regression.
+    range
+        The domain that this answer belongs to, where it belongs to one alone.
+    expert
+        The expert with the largest weight.
+    base
+        What the base alone answers.
+    weights
+        The weight of every expert.
+    contributions
+        What every expert adds to the score of the answer.
+    radius
+        ε*, the share of routing mass that an adversary may move without changing the answer.
+    """
+
+    answer: Any
+    range: str | None
+    expert: str
+    base: Any
+    weights: dict[str, float]
+    contributions: dict[str, float]
+    radius: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values."""
+        return asdict(self)
 
 
 @dataclass
 class Model:
-    """What `redx.load` gives: ask it with `predict`, look inside with `explain`, change it for a while with `using`."""
+    """A composed model, as `redx.load` returns it.
 
-    facts: ModelInfo
+    Ask it with `predict`, look inside with `explain`, change it for a while with `using`, and change its experts with
+    `model.experts`.
+
+    Attributes
+    ----------
+    info, config
+        What the model knows of its task, and the settings of the run that it comes from.
+    read
+        Turns a user's inputs into the tensor that the encoder reads.
+    base, experts, router
+        The frozen base, the library of experts, and the trained router; None where there is only `keys`.
+    fixed
+        Banks that are not made of the library's experts: pooled, averaged and jointly trained ones.
+    joint_routers
+        Routers that were trained together with a bank.
+    rule
+        The rule that `predict` and `explain` use, such as `red` or `red/anchored`.
+    routing
+        Which router gives the gates: `router` (the trained one) or `keys`.
+    decomposer
+        Loads the decomposer of a run of `steps`.
+    figures
+        The summary of the run, for the model card.
+    home
+        The folder of the seed that the model was read from.
+
+    Examples
+    --------
+    >>> import redx
+    >>> model = redx.load("runs/toy")  # doctest: +SKIP
+    >>> model.predict([[12, 5], [90, 99]])  # doctest: +SKIP
+    [17, 189]
+    """
+
+    info: ModelInfo
     config: RunConfig
     read: Callable[[Sequence[Any] | Tensor], Tensor]
     base: Base
     experts: ExpertLibrary
-    router: NetworkRouter | None  # None: the experts' own scores are the gates
-    fixed: dict[Key, Bank] = field(default_factory=dict)  # what does not go by expert: pooled, averaged, joint
-    own_router: dict[Key, NetworkRouter] = field(default_factory=dict)  # of banks that were trained with one
+    router: TrainedRouter | None
+    fixed: dict[BankId, Bank] = field(default_factory=dict)
+    joint_routers: dict[BankId, TrainedRouter] = field(default_factory=dict)
     rule: str = "red"
-    routing: str = "router"  # who gives the gates: the trained router, or `keys`
-    decomposer: Callable[[], Any] | None = None  # loads what turns a sentence into steps
-    figures: dict[str, Any] = field(default_factory=dict)  # what was measured, for the model card
-    home: Path | None = None  # the seed's folder that it was read from
+    routing: str = TRAINED
+    decomposer: Callable[[], Any] | None = None
+    figures: dict[str, Any] = field(default_factory=dict)
+    home: Path | None = None
 
     def __post_init__(self) -> None:
         if self.router is None:
-            self.routing = "keys"
-        if rules.get_rule(self.rule.split("/")[0]).form not in {form for form, _ in self.banks}:
+            self.routing = KEYS
+        if get_rule(RuleId.parse(self.rule).rule).form not in {bank_id.form for bank_id in self.banks}:
             self.rule = "moe"
 
     @property
-    def domains(self) -> tuple[str, ...]:
-        """The experts' names, in order."""
-        return self.experts.names
-
-    def name_domains(self) -> tuple[str, ...]:
-        """The experts, then domains of the data that have none here."""
-        return (*self.domains, *(name for name in self.facts.domains if name not in self.experts))
-
-    def places(self, domains: Tensor) -> Tensor:
-        """Domains counted as in the data, (N,), counted as in `name_domains`."""
-        names = self.name_domains()
-        return torch.tensor([names.index(name) for name in self.facts.domains])[domains]
-
-    @property
     def classes(self) -> tuple[str, ...]:
-        return self.facts.classes
+        """The labels, in the order of the logits; empty for a regression."""
+        return self.info.classes
 
     @property
-    def banks(self) -> list[Key]:
-        """The banks that can be asked; joint and averaged ones only while the experts are those they were made of."""
-        by_expert = [(form, name) for form, name in (key.split("/") for key in self.experts.banks)]
-        whole = set(self.domains) == set(self.facts.domains)
-        return by_expert + [key for key in self.fixed if whole or key[0] == "pooled"]
+    def domain_names(self) -> tuple[str, ...]:
+        """The domains as `Parts.domains` counts them: the experts, then domains of the data without an expert."""
+        return order_domains(self.experts.names, self.info.domains)
 
-    def bank(self, key: Key) -> Bank:
-        """A bank as one stack."""
-        return self.fixed[key] if key in self.fixed else self.experts.stack("/".join(key))
+    def expert_index(self, domains: Tensor) -> Tensor:
+        """Return domains that count as in the data, (N,), as indices into `domain_names`."""
+        names = self.domain_names
+        return torch.tensor([names.index(name) for name in self.info.domains])[domains]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the experts are those of the run, one per domain of the data."""
+        return set(self.experts.names) == set(self.info.domains)
+
+    @property
+    def banks(self) -> list[BankId]:
+        """The banks that can be asked; joint and averaged ones only while the experts are those of the run."""
+        fixed = [bank_id for bank_id in self.fixed if self.is_complete or bank_id.form == "pooled"]
+        return [*self.experts.banks, *fixed]
+
+    def bank(self, bank_id: BankId) -> Bank:
+        """Return a bank as one stack."""
+        return self.fixed[bank_id] if bank_id in self.fixed else self.experts.stacked_bank(bank_id)
+
+    # --- parts
 
     def parts(self, inputs: Sequence[Any] | Tensor) -> Parts:
-        """The record of these inputs for the model's rule; labels and domains are unknown, so -1."""
+        """Return the `Parts` of inputs for the model's rule; labels and domains are unknown, so -1."""
         h = self.base.embed(self.read(inputs))
         unknown = torch.full((len(h),), -1)
-        return self.describe(h, self.chosen()[1], unknown, unknown)
+        return self.parts_of(h, self.rule_and_bank()[1], unknown, unknown)
 
-    def describe(self, h: Tensor, bank: Key, labels: Tensor, domains: Tensor) -> Parts:
-        """The record of examples given as features, for one bank; domains count as in `domains`."""
-        said = self._speak(bank, h) / self.facts.unit  # (N, K, C)
+    def parts_of(self, h: Tensor, bank_id: BankId, labels: Tensor, domains: Tensor) -> Parts:
+        """Return the `Parts` of features for one bank.
+
+        Parameters
+        ----------
+        h
+            Features of shape (N, E), as `base.embed` returns them.
+        bank_id
+            The bank to run.
+        labels, domains
+            Tensors of shape (N,); domains count as in `domain_names`, and -1 is unknown.
+
+        Returns
+        -------
+        Parts
+            Base logits, residuals and gates of these examples.
+        """
+        outputs = run_bank(self.fixed[bank_id], h) if bank_id in self.fixed else self.experts.outputs(bank_id, h)
         with torch.no_grad():
-            logits = self.base.classify(h) / self.facts.unit
-        return Parts(logits, said, self.gates(h, bank)[:, : said.shape[1]], labels, domains)
+            logits = self.base.classify(h) / self.info.unit
+        gates = self.gates(h, bank_id)[:, : outputs.shape[1]]
+        return Parts(logits, outputs / self.info.unit, gates, labels, domains)
 
-    def _speak(self, bank: Key, h: Tensor, chosen: Tensor | None = None) -> Tensor:
-        if bank in self.fixed:
-            return run_bank(self.fixed[bank], h)
-        return self.experts.speak("/".join(bank), h, chosen)
+    def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
+        """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
+        return self._router_of(bank_id).gates(h, self.experts)
 
-    def gates(self, h: Tensor, bank: Key | None = None) -> Tensor:
-        """A gate for every expert, (N, E) to (N, K): the router's, or (keys) the experts' own scores."""
-        if self.routing == "keys" or self.router is None:
-            return self.experts.scores(h)
-        lacking = [name for name in self.domains if name not in self.facts.routed]
-        if lacking:
-            raise RedxError(
-                f"The router has no gate for the expert {lacking[0]!r}, for its width is fixed; retrain it with "
-                "`redx router train RUN`, or route by the experts' own scores (--router keys)."
-            )
-        router = self.own_router.get(bank, self.router) if bank else self.router
-        with torch.no_grad():
-            return router(h)[:, [self.facts.routed.index(name) for name in self.domains]]
+    def _router_of(self, bank_id: BankId | None) -> Router:
+        if self.routing == KEYS or self.router is None:
+            return KeyRouter()
+        return self.joint_routers.get(bank_id, self.router) if bank_id else self.router
+
+    def route_by_keys_if_needed(self) -> None:
+        """Route by `keys` where the trained router lacks a gate for one of the experts."""
+        if self.router is not None and self.router.missing(self.experts.names):
+            self.routing = KEYS
+
+    # --- answers
 
     def predict(self, inputs: Sequence[Any] | Tensor, top: int | None = None) -> list[Any]:
-        """The answer to each input: the label, or the number of a regression; `top` asks only so many experts each."""
-        rule, bank = self.chosen()
-        if top is None or not rule.routed:
-            said = certify(rule, self.parts(inputs)).predicted
-        else:
-            said = self._sparse(self.base.embed(self.read(inputs)), rule, bank, top)
-        return [self._label(int(each)) for each in said]
+        """Return the answer to each input: a label, or the number of a regression.
 
-    def _sparse(self, h: Tensor, rule: Rule, bank: Key, top: int) -> Tensor:
-        """Answers by the first experts of each example alone; the others are not even read: (N,)."""
+        Parameters
+        ----------
+        inputs
+            What the task reads: texts, images, features or pairs of numbers.
+        top
+            Run only this many experts per example, those with the largest gates; others are not even read from disk.
+
+        Returns
+        -------
+        list
+            One answer per input.
+        """
+        rule, bank_id = self.rule_and_bank()
+        if top is None or not rule.routed:
+            predicted = certify(rule, self.parts(inputs)).predicted
+        else:
+            predicted = self._predict_sparse(self.base.embed(self.read(inputs)), rule, bank_id, top)
+        return [self._label(int(index)) for index in predicted]
+
+    def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
         if not 1 <= top <= len(self.experts):
             raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
-        gates = self.gates(h, bank)
+        gates = self.gates(h, bank_id)
         first = gates.topk(top, -1).indices  # (N, top)
-        used = first.unique()  # columns that anybody needs
-        names = [self.domains[place] for place in used.tolist()]
+        used = first.unique()  # columns that any example needs
+        names = [self.experts.names[index] for index in used.tolist()]
         chosen = torch.zeros_like(gates, dtype=torch.bool).scatter_(1, first, True)[:, used]
-        some = Parts(
-            self.base.classify(h) / self.facts.unit,
-            self.experts.only(names).speak("/".join(bank), h, chosen) / self.facts.unit,
+        parts = Parts(
+            self.base.classify(h) / self.info.unit,
+            self.experts.subset(names).outputs(bank_id, h, chosen) / self.info.unit,
             gates[:, used].masked_fill(~chosen, CLOSED_GATE),
             *[torch.full((len(h),), -1)] * 2,
         )
-        return predict(rule, some, rule.weights(some))
+        return predict(rule, parts, rule.weights(parts))
 
-    def explain(self, inputs: Sequence[Any] | Tensor) -> list[dict[str, Any]]:
-        """For each input: answer, its domain, the base's answer, first expert, weights, contributions and radius."""
-        rule, _ = self.chosen()
+    def explain(self, inputs: Sequence[Any] | Tensor) -> list[Explanation]:
+        """Return for each input the answer, the weights and contributions of the experts, and the exact radius."""
+        rule, _ = self.rule_and_bank()
         parts = self.parts(inputs)
-        weights, judged = rule.weights(parts), certify(rule, parts)
-        base = certify(rules.get_rule("base"), parts).predicted
-        names = self.domains if weights.shape[1] == len(self.domains) else ("pooled",)
-        told = []
-        for row, said in enumerate(judged.predicted):
-            column = int(said) if self.classes else 0
-            shares = weights[row]
-            contributions = shares * rule.read(parts.residuals[row])[:, column]
-            told.append(
-                {
-                    "answer": self._label(int(said)),
-                    "range": self._range(int(said)),
-                    "expert": names[int(shares.argmax())],
-                    "base": self._label(int(base[row])),
-                    "weights": dict(zip(names, shares.tolist(), strict=True)),
-                    "contributions": dict(zip(names, contributions.tolist(), strict=True)),
-                    "radius": float(judged.radius[row]),
-                }
+        weights, certified = rule.weights(parts), certify(rule, parts)
+        base = certify(get_rule("base"), parts).predicted
+        names = self.experts.names if weights.shape[1] == len(self.experts) else ("pooled",)
+        explanations = []
+        for row, predicted in enumerate(certified.predicted.tolist()):
+            column = predicted if self.classes else 0
+            contributions = weights[row] * rule.read(parts.residuals[row])[:, column]
+            explanation = Explanation(
+                answer=self._label(predicted),
+                range=self._domain_of_answer(predicted),
+                expert=names[int(weights[row].argmax())],
+                base=self._label(int(base[row])),
+                weights=dict(zip(names, weights[row].tolist(), strict=True)),
+                contributions=dict(zip(names, contributions.tolist(), strict=True)),
+                radius=float(certified.radius[row]),
             )
-        return told
+            explanations.append(explanation)
+        return explanations
 
     @contextmanager
     def using(
@@ -183,59 +273,51 @@ class Model:
         adding: Sequence[str | Path] = (),
         router: str | None = None,
     ) -> Iterator[Model]:
-        """For a while: another rule, without some experts, with others from their folders, or another router."""
-        if router not in (None, "router", "keys"):
-            raise RedxError(f"There is no router {router!r}; choose router (the trained one) or keys.")
+        """Use another rule, other experts or another router inside a `with` block.
+
+        Parameters
+        ----------
+        rule
+            A rule, or `rule/bank`.
+        without
+            Names of experts to leave out.
+        adding
+            Folders of experts to add.
+        router
+            `router` (the trained one) or `keys`.
+        """
         before = self.rule, self.routing
-        self.rule, self.routing = rule or self.rule, router or self.routing
+        self.rule, self.routing = rule or self.rule, check_routing(router) if router else self.routing
         try:
             with self.experts.changing() as library:
                 for name in without:
                     library.remove(name)
                 for folder in adding:
                     library.add(folder)
-                self.chosen()
+                self.rule_and_bank()
                 yield self
         finally:
             self.rule, self.routing = before
 
-    def chosen(self) -> tuple[Rule, Key]:
-        """The model's rule, and the bank that it reads."""
-        name, _, bank = self.rule.partition("/")
-        rule = rules.get_rule(name)
-        chosen = rule.form, bank or self.config.main.get(rule.form, "")
-        if chosen not in self.banks:
+    def rule_and_bank(self) -> tuple[Rule, BankId]:
+        """Return the model's rule and the bank that it reads."""
+        name, bank = RuleId.parse(self.rule)
+        rule = get_rule(name)
+        bank_id = BankId(rule.form, bank) if bank else self.config.main_bank(rule.form)
+        if bank_id not in self.banks:
             have = ", ".join(f"{form} bank {name}" for form, name in self.banks)
             raise RedxError(f"Rule {self.rule!r} needs a {rule.form} bank; this model has {have}.")
-        return rule, chosen
+        return rule, bank_id
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Write the model as it stands to a folder that `redx.load` reads, with a model card."""
-        folder = Path(folder)
-        if folder.exists() and any(folder.iterdir()):
-            raise RedxError(f"{folder} is not empty; choose another folder.")
-        joint = set(self.domains) == set(self.facts.domains) and self.config.integrate
-        config = self.config.model_copy(update={"seeds": self.config.seeds[:1], "integrate": joint})
-        place = folder / f"seed-{config.seeds[0]}"
-        files.write_tensors(place / "base.safetensors", self.base.tensors())
-        for expert in self.experts:
-            expert.save(place / "experts" / expert.name)
-        if self.router is not None:
-            files.write_tensors(place / "router.safetensors", self.router.state_dict())
-        for name in ("pooled", "shared", "integration", "decomposer"):
-            if self.home is not None and (file := self.home / f"{name}.safetensors").exists():
-                files.write_bytes(place / file.name, file.read_bytes())
-        files.write_json(place / "model.json", asdict(self.facts))
-        if self.figures:
-            files.write_json(folder / "summary.json", self.figures)
-        told = card.model_card(config, self.classes, (expert.facts for expert in self.experts), self.figures)
-        files.write_bytes(folder / "README.md", told.encode())
-        files.write_json(folder / "config.json", config.model_dump(mode="json"))
+        """Write the model as it is now to a folder that `redx.load` reads, with a model card."""
+        from redx.models.persistence import save_model
 
-    def _range(self, said: int) -> str | None:
-        """The domain that an answer belongs to, where it belongs to one alone."""
-        place = self.facts.belongs[said] if self.classes else -1
-        return self.facts.domains[place] if place >= 0 else None
+        save_model(self, Path(folder))
 
-    def _label(self, said: int) -> Any:
-        return self.classes[said] if self.classes else said
+    def _domain_of_answer(self, predicted: int) -> str | None:
+        index = self.info.belongs[predicted] if self.classes else -1
+        return self.info.domains[index] if index >= 0 else None
+
+    def _label(self, predicted: int) -> Any:
+        return self.classes[predicted] if self.classes else predicted

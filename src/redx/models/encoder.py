@@ -1,8 +1,13 @@
-"""From a run's settings to its encoder: an image network by name, or a trunk on a frozen language model or features."""
+"""Encoders: from inputs to the features h that the classifier and the experts read.
+
+An encoder has a frozen part, whose outputs are computed once and cached, and a part that is trained with the base.
+Image networks have no frozen part, texts go through a frozen language model and a trunk, features through a trunk.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,96 +18,125 @@ from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.models import trunks
 from redx.models.backbones import hub
+from redx.models.backbones.base import Encoder
 from redx.models.backbones.image import IMAGE_ENCODERS, build_image_encoder
 from redx.models.backbones.language import FrozenLM
 
-FEATURES = "features"  # the backbone, and the task, of inputs that are features already
+FEATURES = "features"  # the name of the backbone, and of the task, whose inputs are features already
+Trunk = trunks.MLPTrunk | trunks.TokenSum | trunks.TopBlocks
 
 
-class FeatureTrunk(nn.Module):
-    """A trunk on features whose number only the data tell, or the file of a trained base."""
+class TextEncoder(Encoder):
+    """Texts as bytes, (N, L), to features, (N, E): a frozen language model and a trained trunk.
 
-    def __init__(self, settings: TrunkConfig) -> None:
-        super().__init__()
-        self.settings = settings
-        self.register_load_state_dict_pre_hook(self._adapt)
-
-    @property
-    def width(self) -> int:
-        return self.inner.width
-
-    def fit(self, x: Tensor) -> None:  # (N, E)
-        """Take the number of features from the shared subset, and set the bus from it."""
-        self.inner = build_feature_trunk(x.shape[1], self.settings)
-        reach = x.amax(0) - x.amin(0)
-        # a feature that hardly varies here may vary elsewhere: it stays small, and one that never does is not read
-        scale = x.std(0).maximum(0.1 * reach)
-        self.inner.mean.copy_(x.mean(0))
-        self.inner.scale.copy_(torch.where(reach > 0, scale, torch.inf))
-
-    def forward(self, x: Tensor) -> Tensor:  # (N, E) -> (N, D) or (N, D + E)
-        if x.shape[1:] != self.inner.mean.shape:
-            wanted = len(self.inner.mean)
-            raise RedxError(f"This model reads {wanted} features an example; give (N, {wanted}), not {tuple(x.shape)}.")
-        return self.inner(x)
-
-    def _adapt(self, _: nn.Module, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
-        if f"{prefix}inner.mean" in state:
-            self.inner = build_feature_trunk(len(state[f"{prefix}inner.mean"]), self.settings)
-
-
-def build_feature_trunk(inputs: int, settings: TrunkConfig) -> trunks.MLPTrunk:
-    """A trunk on so many features; without layers h is the standardised features themselves."""
-    if settings.shape == "linear":
-        return trunks.MLPTrunk(inputs, inputs, 0, beside=False)
-    return trunks.MLPTrunk(inputs, settings.hidden, settings.depth, settings.beside)
-
-
-class TextEncoder(nn.Module):
-    """Texts as bytes, (N, L), to h and what is read beside it, (N, E); only the trunk has weights to save.
-
-    Without a prefix the inputs are features already, (N, F).
+    Only the trunk has weights that are saved with the base.
     """
 
-    def __init__(
-        self, prefix: FrozenLM | None, trunk: trunks.MLPTrunk | trunks.TokenSum | trunks.TopBlocks | FeatureTrunk
-    ) -> None:
-        super().__init__()
-        self.frozen, self.trunk = prefix, trunk
+    reads_text = True
 
-    @property
-    def prefix(self) -> FrozenLM:
-        """The frozen part."""
-        if self.frozen is None:
-            raise RedxError("Features have no language model before them; ask for texts with the task 'jsonl'.")
-        return self.frozen
+    def __init__(self, frozen: FrozenLM, trunk: Trunk) -> None:
+        super().__init__()
+        self.frozen, self.trunk = frozen, trunk
 
     @property
     def width(self) -> int:
-        """D, what the classifier reads."""
         return self.trunk.width
 
     @property
     def mark(self) -> str:
-        """A name for what the frozen part computes."""
-        return self.frozen.shelf.folder.name if self.frozen else FEATURES
+        return self.frozen.cache.folder.name
+
+    @property
+    def value_trunk(self) -> trunks.TokenSum | None:
+        return self.trunk if isinstance(self.trunk, trunks.TokenSum) else None
 
     def prepare(self, inputs: Iterable[Tensor]) -> None:
-        """Send every distinct text through the frozen part, once and for all."""
-        if self.frozen:
-            self.frozen.prepare(list(dict.fromkeys(text for some in inputs for text in unpack_texts(some))))
+        self.frozen.prepare(list(dict.fromkeys(text for batch in inputs for text in unpack_texts(batch))))
 
     def read(self, inputs: Tensor) -> Tensor:
-        """What the frozen part makes of texts: (N, E), or (N, T, E) by token."""
-        return self.frozen.read(unpack_texts(inputs)) if self.frozen else inputs
+        """Return what the frozen model gives for texts: (N, E), or (N, T, E) by token."""
+        return self.frozen.read(unpack_texts(inputs))
+
+    def fit(self, features: Tensor) -> None:
+        self.trunk.fit(features)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.trunk(self.read(x) if x.dtype == torch.uint8 else x)
 
 
-def build_encoder(config: RunConfig) -> nn.Module:
-    """An untrained encoder with a `width`, the number of features D that the classifier reads."""
-    trunk, reading = config.base.trunk, config.reading
+class FeatureEncoder(Encoder):
+    """Features that the user brings, (N, F), through a trained trunk; there is no frozen part."""
+
+    mark = FEATURES
+
+    def __init__(self, trunk: FeatureTrunk | trunks.MLPTrunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+
+    @property
+    def width(self) -> int:
+        return self.trunk.width
+
+    def fit(self, features: Tensor) -> None:
+        self.trunk.fit(features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trunk(x)
+
+
+class FeatureTrunk(nn.Module):
+    """A trunk whose number of input features is taken from the data, or from the file of a trained base."""
+
+    def __init__(self, config: TrunkConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.register_load_state_dict_pre_hook(self._build_for_state)
+
+    @property
+    def width(self) -> int:
+        return self.inner.width
+
+    def fit(self, x: Tensor) -> None:  # (N, F)
+        """Build the trunk for the features of the shared subset, and standardise by them."""
+        self.inner = build_feature_trunk(x.shape[1], self.config)
+        span = x.amax(0) - x.amin(0)
+        # A feature that hardly varies here may vary elsewhere, so it stays small; a constant one is not read at all.
+        scale = x.std(0).maximum(0.1 * span)
+        self.inner.mean.copy_(x.mean(0))
+        self.inner.scale.copy_(torch.where(span > 0, scale, torch.inf))
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, F) -> (N, D) or (N, D + F)
+        if x.shape[1:] != self.inner.mean.shape:
+            count = len(self.inner.mean)
+            raise RedxError(f"This model reads {count} features an example; give (N, {count}), not {tuple(x.shape)}.")
+        return self.inner(x)
+
+    def _build_for_state(self, _: nn.Module, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        if f"{prefix}inner.mean" in state:
+            self.inner = build_feature_trunk(len(state[f"{prefix}inner.mean"]), self.config)
+
+
+def build_feature_trunk(inputs: int, config: TrunkConfig) -> trunks.MLPTrunk:
+    """Return an untrained trunk on this many features; a `linear` one only standardises them."""
+    if config.shape == "linear":
+        return trunks.MLPTrunk(inputs, inputs, 0, beside=False)
+    return trunks.MLPTrunk(inputs, config.hidden, config.depth, config.beside)
+
+
+def build_encoder(config: RunConfig) -> Encoder:
+    """Return the untrained encoder that the settings of a run ask for.
+
+    Parameters
+    ----------
+    config
+        Settings of a run: its task, backbone, trunk and what is read from a language model.
+
+    Returns
+    -------
+    Encoder
+        An image network, a trunk on a frozen language model, or a trunk on the user's features.
+    """
+    trunk = config.base.trunk
     if FEATURES in (config.backbone, config.task):
         return _build_feature_encoder(config)
     if config.backbone in IMAGE_ENCODERS:
@@ -114,24 +148,27 @@ def build_encoder(config: RunConfig) -> nn.Module:
         raise RedxError(f"There is no backbone {config.backbone!r} for task '{config.task}'; choose one of {known}.")
     if config.base.teach == "value" and trunk.shape != "sum":
         raise RedxError(f"A trunk of shape {trunk.shape} learns classes, not values; choose --trunk sum.")
-    folder = hub.model_folder(config.backbone)
+    return _build_text_encoder(config, hub.model_folder(config.backbone))
+
+
+def _build_text_encoder(config: RunConfig, folder: Path) -> TextEncoder:
+    trunk, reading = config.base.trunk, config.reading
     if trunk.shape == "blocks":
-        prefix = FrozenLM(folder, (-1 - trunk.blocks,), "tokens", reading.precision, config.device, reading.tokens)
-        return TextEncoder(prefix, trunks.TopBlocks(folder, prefix.config, trunk.blocks))
+        frozen = FrozenLM(folder, (-1 - trunk.blocks,), "tokens", reading.precision, config.device, reading.tokens)
+        return TextEncoder(frozen, trunks.TopBlocks(folder, frozen.config, trunk.blocks))
     if (trunk.shape == "sum") != (reading.pooling == "tokens"):
         raise RedxError("A trunk of shape sum reads single tokens, and others do not; choose --pooling tokens or mean.")
-    prefix = FrozenLM(folder, reading.blocks, reading.pooling, reading.precision, config.device, reading.tokens)
+    frozen = FrozenLM(folder, reading.blocks, reading.pooling, reading.precision, config.device, reading.tokens)
     if trunk.shape == "sum":
-        return TextEncoder(prefix, trunks.TokenSum(prefix.width, trunk.hidden, trunk.depth, trunk.beside))
-    return TextEncoder(prefix, build_feature_trunk(prefix.width, trunk))
+        return TextEncoder(frozen, trunks.TokenSum(frozen.width, trunk.hidden, trunk.depth, trunk.beside))
+    return TextEncoder(frozen, build_feature_trunk(frozen.width, trunk))
 
 
-def _build_feature_encoder(config: RunConfig) -> TextEncoder:
-    """A trunk on a user's features: no frozen part."""
+def _build_feature_encoder(config: RunConfig) -> FeatureEncoder:
     if config.task != FEATURES:
         raise RedxError(f"The backbone '{FEATURES}' is for the task '{FEATURES}' alone; {hub.CHOICE}.")
     if config.backbone != FEATURES:
         raise RedxError(f"Task '{FEATURES}' reads features, which need no backbone; leave out --backbone.")
     if config.base.trunk.shape not in ("linear", "mlp"):
         raise RedxError(f"A trunk of shape {config.base.trunk.shape} reads no features; choose --trunk linear or mlp.")
-    return TextEncoder(None, FeatureTrunk(config.base.trunk))
+    return FeatureEncoder(FeatureTrunk(config.base.trunk))

@@ -1,8 +1,4 @@
-"""Experts by name, as they live in a model: each is read when first used, and none knows of the others.
-
-They stand in one order, the natural order of their names, whatever order they came in: `base + Σ_k w_k residual_k` is
-then the same sum, bit for bit. Adding, removing and replacing touch the one expert alone.
-"""
+"""One expert as a file: `expert.json` describes it, `expert.safetensors` holds its tensors by `BANK.tensor`."""
 
 from __future__ import annotations
 
@@ -13,70 +9,80 @@ from typing import Any
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
-from redx.config import BankConfig, OwnershipConfig
+from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
-from redx.io import files
-from redx.io.files import Tensors
-from redx.models import banks
-from redx.models.banks import build_bank
+from redx.io.files import Tensors, check_name, read_json, write_json, write_tensors
+from redx.models.banks import Bank, build_bank, fill_bank
 from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer
 
+PICKLES = (".pt", ".pth", ".bin", ".pkl")
+
 
 class Expert:
-    """One expert: what is known of it (expert.json), and its tensors by `BANK.tensor`, read when first needed."""
+    """One expert: its description and its tensors, which are read from disk when they are first needed.
 
-    def __init__(self, facts: dict[str, Any], tensors: Tensors | Path) -> None:
-        self._facts: dict[str, Any] | Path = facts
+    Parameters
+    ----------
+    info
+        The content of `expert.json`: domain, classes, settings of its banks, metrics, and the base it was trained on.
+    tensors
+        Its tensors by `BANK.tensor`, or the safetensors file that holds them.
+    """
+
+    def __init__(self, info: dict[str, Any], tensors: Tensors | Path) -> None:
+        self._info: dict[str, Any] | Path = info
         self._tensors = tensors
-        self._made: dict[str, Any] = {}  # voices and owner, each made once
+        self._modules: dict[str, Any] = {}  # its banks and its ownership score, built once
 
     @staticmethod
-    def at(folder: Path) -> Expert:
-        """The expert in a folder; nothing is read yet."""
+    def open(folder: Path) -> Expert:
+        """Return the expert in a folder of our own; nothing is read yet."""
         expert = Expert({}, folder / "expert.safetensors")
-        expert._facts = folder
+        expert._info = folder
         return expert
 
     @staticmethod
-    def read(folder: str | Path) -> Expert:
-        """The expert in a folder that somebody gives us: looked at before it is trusted."""
+    def load(folder: str | Path) -> Expert:
+        """Return the expert in a folder that a user gives, after checking what kind of files it holds."""
         folder = Path(folder)
         if not folder.is_dir():
             what = "a file" if folder.exists() else "not there"
             raise RedxError(f"{folder} is {what}; give the folder of an expert, with expert.json in it.")
-        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in (".pt", ".pth", ".bin", ".pkl"))
+        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         if pickles and not (folder / "expert.safetensors").exists():
             raise RedxError(
                 f"{folder} has its weights as {pickles[0]}, and unpickling runs whatever code is in it; "
                 "save them as expert.safetensors."
             )
-        expert = Expert.at(folder)
-        files.check_name(expert.name)
-        expert.keys()
+        expert = Expert.open(folder)
+        check_name(expert.name)
+        expert.tensor_names()
         return expert
 
     @property
-    def facts(self) -> dict[str, Any]:
-        if isinstance(self._facts, Path):
-            path = self._facts / "expert.json"
-            found = files.read_json(path)
-            if not isinstance(found, dict) or not isinstance(found.get("domain"), str):
+    def info(self) -> dict[str, Any]:
+        """The content of `expert.json`."""
+        if isinstance(self._info, Path):
+            path = self._info / "expert.json"
+            info = read_json(path)
+            if not isinstance(info, dict) or not isinstance(info.get("domain"), str):
                 raise RedxError(f"{path} does not describe an expert (it names no domain); train the expert anew.")
-            self._facts = found
-        return self._facts
+            self._info = info
+        return self._info
 
     @property
     def name(self) -> str:
-        return self.facts["domain"]
+        """The name of its domain."""
+        return self.info["domain"]
 
     @property
     def loaded(self) -> bool:
         """Whether any of its tensors are in memory."""
-        return bool(self._made) or not isinstance(self._tensors, Path)
+        return bool(self._modules) or not isinstance(self._tensors, Path)
 
-    def keys(self) -> list[str]:
-        """The names of its tensors, without reading them."""
+    def tensor_names(self) -> list[str]:
+        """Return the names of its tensors without reading them."""
         if not isinstance(self._tensors, Path):
             return list(self._tensors)
         try:
@@ -88,53 +94,55 @@ class Expert:
             ) from error
 
     def tensors(self, prefix: str = "") -> Tensors:
-        """The tensors under a prefix, without it."""
+        """Return the tensors whose names begin with `prefix` and a dot, without that prefix."""
         start = f"{prefix}." if prefix else ""
-        wanted = [name for name in self.keys() if name.startswith(start)]
+        wanted = [name for name in self.tensor_names() if name.startswith(start)]
         if isinstance(self._tensors, Path):
             with safe_open(self._tensors, "pt") as file:
-                found = {name: file.get_tensor(name) for name in wanted}
+                tensors = {name: file.get_tensor(name) for name in wanted}
         else:
-            found = {name: self._tensors[name] for name in wanted}
-        if broken := [name for name, value in found.items() if value.is_floating_point() and value.isnan().any()]:
+            tensors = {name: self._tensors[name] for name in wanted}
+        if broken := [name for name, value in tensors.items() if value.is_floating_point() and value.isnan().any()]:
             raise RedxError(f"Expert {self.name!r} contains NaN in {broken[0]}; train it anew.")
-        return {name.removeprefix(start): value for name, value in found.items()}
+        return {name.removeprefix(start): value for name, value in tensors.items()}
 
-    def voice(self, key: str, settings: BankConfig, base: Base) -> banks.Bank:
-        """What it says in one bank: a bank of itself alone, in its own size and precision."""
-        return self._once(f"voice {key}", lambda: self._speak(settings.of or key, settings, base))
+    def bank(self, bank_id: BankId, config: BankConfig, base: Base) -> Bank:
+        """Return its network in one bank: a bank of this expert alone, in its own size and precision."""
+        return self._once(f"bank {bank_id}", lambda: self._build_bank(config.of or bank_id, config, base))
 
-    def _speak(self, key: str, settings: BankConfig, base: Base) -> banks.Bank:
-        tensors = self.tensors(key)
-        if not tensors:
-            raise RedxError(f"Expert {self.name!r} has no part in the bank {key}; train it with this run's settings.")
-        bank = build_bank(self._settings(key, settings), 1, base)
-        banks.fill_bank(bank, [tensors])
-        return bank
-
-    def _settings(self, key: str, otherwise: BankConfig) -> BankConfig:
-        try:
-            own = self.facts.get("banks", {}).get(key)
-            return BankConfig.model_validate(own) if own else otherwise
-        except (ValidationError, AttributeError) as error:
-            raise RedxError(f"The expert.json of {self.name!r} has unusable banks; train the expert anew.") from error
-
-    def owner(self, settings: OwnershipConfig, base: Base) -> OwnershipScorer:
-        """Its score of what is its own."""
-        return self._once("owner", lambda: self._own(settings, base))
-
-    def _own(self, settings: OwnershipConfig, base: Base) -> OwnershipScorer:
-        tensors = self.tensors("ownership")
-        if not tensors:
-            raise RedxError(f"Expert {self.name!r} brings no ownership score; train it with this run's settings.")
-        return OwnershipScorer(settings, tensors, base)
-
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        if name not in self._made:
-            self._made[name] = make()
-        return self._made[name]
+    def ownership(self, config: OwnershipConfig, base: Base) -> OwnershipScorer:
+        """Return its ownership score."""
+        return self._once("ownership", lambda: self._build_ownership(config, base))
 
     def save(self, folder: Path) -> None:
         """Write it to a folder of its own."""
-        files.write_tensors(folder / "expert.safetensors", self.tensors())
-        files.write_json(folder / "expert.json", self.facts)
+        write_tensors(folder / "expert.safetensors", self.tensors())
+        write_json(folder / "expert.json", self.info)
+
+    def _build_bank(self, bank_id: BankId, config: BankConfig, base: Base) -> Bank:
+        tensors = self.tensors(str(bank_id))
+        if not tensors:
+            raise RedxError(
+                f"Expert {self.name!r} has no part in the bank {bank_id}; train it with this run's settings."
+            )
+        bank = build_bank(self._bank_config(bank_id, config), 1, base)
+        fill_bank(bank, [tensors])
+        return bank
+
+    def _bank_config(self, bank_id: BankId, default: BankConfig) -> BankConfig:
+        try:
+            own = self.info.get("banks", {}).get(str(bank_id))
+            return BankConfig.model_validate(own) if own else default
+        except (ValidationError, AttributeError) as error:
+            raise RedxError(f"The expert.json of {self.name!r} has unusable banks; train the expert anew.") from error
+
+    def _build_ownership(self, config: OwnershipConfig, base: Base) -> OwnershipScorer:
+        tensors = self.tensors("ownership")
+        if not tensors:
+            raise RedxError(f"Expert {self.name!r} brings no ownership score; train it with this run's settings.")
+        return OwnershipScorer(config, tensors, base)
+
+    def _once(self, name: str, build: Callable[[], Any]) -> Any:
+        if name not in self._modules:
+            self._modules[name] = build()
+        return self._modules[name]

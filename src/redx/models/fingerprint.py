@@ -1,4 +1,4 @@
-"""What a base computes, in a few lines that travel with every expert trained on it."""
+"""Fingerprint of a base: what it computes, in a few values that every expert carries along."""
 
 from __future__ import annotations
 
@@ -8,45 +8,64 @@ from typing import Any
 import torch
 
 from redx.config import RunConfig
-from redx.data import text
-from redx.io import hashing
+from redx.data.text import pack_texts
+from redx.io.hashing import hash_tensors
 from redx.models.backbones import hub
 from redx.models.base import Base
-from redx.models.encoder import TextEncoder
 from redx.seeding import generator
 
-SENTENCES = ("What is 12 plus 5?", "What is 40 minus 17 plus 8?", "The parcel arrived two days late.", "Ça va, 你好?")
-
-
-SHOWN = 16  # features of each probe that are kept
+PROBE_TEXTS = ("What is 12 plus 5?", "What is 40 minus 17 plus 8?", "The parcel arrived two days late.", "Ça va, 你好?")
+PROBE_FEATURES = 16  # features of each probe input that are kept
 
 
 def fingerprint_base(base: Base, config: RunConfig, classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
-    """Base weights, backbone, tokenizer, feature settings, classes, and the features of a fixed probe batch."""
-    found: dict[str, Any] = {"base weights": hashing.hash_tensors(base.tensors())}
-    if isinstance(base.encoder, TextEncoder) and base.encoder.frozen:
+    """Return the fingerprint of a base.
+
+    Parameters
+    ----------
+    base
+        The frozen base.
+    config
+        Settings of the run: backbone, trunk, and what is read from a language model.
+    classes
+        The labels, in the order of the logits.
+    shape
+        Shape of one input, where inputs are not texts.
+
+    Returns
+    -------
+    dict
+        Hashes of the base's weights, the backbone, the tokenizer, the feature settings and the classes, and the
+        features of a fixed probe batch, rounded to four digits.
+    """
+    fingerprint: dict[str, Any] = {"base weights": hash_tensors(base.tensors())}
+    if base.encoder.reads_text:
         folder = hub.model_folder(config.backbone)
         tokenizer = [path for path in sorted(folder.iterdir()) if path.name.startswith(("tokenizer.json", "vocab."))]
-        words = b"".join(path.read_bytes() for path in tokenizer)
-        found |= {"backbone": hub.hash_model(folder), "tokenizer": hashlib.sha256(words).hexdigest()[:16]}
+        content = b"".join(path.read_bytes() for path in tokenizer)
+        fingerprint |= {"backbone": hub.hash_model(folder), "tokenizer": _short_hash(content)}
         settings = {"reading": config.reading.model_dump(), "trunk": config.base.trunk.model_dump()}
-        inputs = text.pack_texts(SENTENCES)
+        inputs = pack_texts(PROBE_TEXTS)
     else:
-        found |= {"backbone": config.backbone, "tokenizer": None}
+        fingerprint |= {"backbone": config.backbone, "tokenizer": None}
         settings = {"shape": shape}
-        inputs = 255 * torch.rand((len(SENTENCES), *shape), generator=generator(0, "probe"))
-    found["feature settings"] = hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
-    found["classes"] = hashlib.sha256("\n".join(classes).encode()).hexdigest()[:16]
-    found["probe"] = [[round(value, 4) for value in row[:SHOWN].tolist()] for row in base.embed(inputs)]
-    return found
+        inputs = 255 * torch.rand((len(PROBE_TEXTS), *shape), generator=generator(0, "probe"))
+    fingerprint["feature settings"] = _short_hash(repr(settings).encode())
+    fingerprint["classes"] = _short_hash("\n".join(classes).encode())
+    fingerprint["probe"] = [[round(value, 4) for value in row[:PROBE_FEATURES].tolist()] for row in base.embed(inputs)]
+    return fingerprint
 
 
 def base_differences(theirs: dict[str, Any], ours: dict[str, Any]) -> list[str]:
-    """What differs between two bases, in words; figures of the probe may differ by rounding."""
-    found = [name for name in ours if name != "probe" and theirs.get(name) != ours[name]]
+    """Return which entries of two fingerprints differ; features of the probe batch may differ by rounding."""
+    differences = [name for name in ours if name != "probe" and theirs.get(name) != ours[name]]
     probes = theirs.get("probe"), ours.get("probe")
-    if probes[0] is not None and probes[1] is not None and not found:
+    if probes[0] is not None and probes[1] is not None and not differences:
         one, other = (torch.tensor(probe) for probe in probes)
         if one.shape != other.shape or not torch.allclose(one, other, rtol=1e-3, atol=1e-3):
-            found.append("features of the probe batch")
-    return found
+            differences.append("features of the probe batch")
+    return differences
+
+
+def _short_hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -1,7 +1,7 @@
-"""Experts by name, as they live in a model: each is read when first used, and none knows of the others.
+"""The experts of a model by name: added, removed and replaced without touching one another.
 
-They stand in one order, the natural order of their names, whatever order they came in: `base + Σ_k w_k residual_k` is
-then the same sum, bit for bit. Adding, removing and replacing touch the one expert alone.
+Experts are kept in the natural order of their names, in whatever order they were added, so `base + Σ_k w_k residual_k`
+is always the same sum, bit for bit.
 """
 
 from __future__ import annotations
@@ -14,34 +14,58 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.config import BankConfig, OwnershipConfig
+from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
-from redx.io import files
+from redx.io.files import natural_order
 from redx.models.banks import Bank, build_bank, fill_bank, run_bank
 from redx.models.base import Base
 from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
 
-CLOSED_GATE = -1e9  # the gate of an expert that has no claim at all: its weight is exactly zero beside any other
+CLOSED_GATE = -1e9  # the gate of an expert that claims nothing: its softmax weight is exactly zero beside any other
+CUTOFF_MARGIN = 1e-4  # relative margin that `with_raised_cutoffs` adds to calibration scores
 
 
 class ExpertLibrary:
-    """The experts of a model; change them with `add`, `remove` and `replace`, or for a while with `changing`."""
+    """The experts of a model; change them with `add`, `remove` and `replace`, or for a while with `changing`.
+
+    Parameters
+    ----------
+    experts
+        Experts by name.
+    base
+        The frozen base that all of them were trained on.
+    banks
+        Settings of the banks that every expert is part of.
+    ownership
+        Settings of the ownership scores and their cut-offs.
+    fingerprint
+        Computes the fingerprint of the base, which experts from outside must match.
+
+    Examples
+    --------
+    >>> import redx
+    >>> model = redx.load("runs/toy")  # doctest: +SKIP
+    >>> removed = model.experts.remove("1-20")  # doctest: +SKIP
+    >>> model.experts.add(removed)  # doctest: +SKIP
+    '1-20'
+    """
 
     def __init__(
         self,
-        found: dict[str, Expert],
+        experts: dict[str, Expert],
         base: Base,
-        banks: dict[str, BankConfig],
-        own: OwnershipConfig,
-        mark: Callable[[], dict[str, Any]] = dict,
+        banks: dict[BankId, BankConfig],
+        ownership: OwnershipConfig,
+        fingerprint: Callable[[], dict[str, Any]] = dict,
     ) -> None:
-        self._place(found)
-        self.base, self.banks, self.ownership = base, banks, own
-        self._mark, self._known = mark, None
+        self._set(experts)
+        self.base, self.banks, self.ownership = base, banks, ownership
+        self._compute_fingerprint, self._fingerprint = fingerprint, None
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The experts' names, in order."""
         return tuple(self._experts)
 
     def __len__(self) -> int:
@@ -60,124 +84,153 @@ class ExpertLibrary:
 
     @property
     def fingerprint(self) -> dict[str, Any]:
-        """What the base computes, as every expert must know it; worked out once."""
-        if self._known is None:
-            self._known = self._mark()
-        return self._known
+        """The fingerprint of the base, computed once."""
+        if self._fingerprint is None:
+            self._fingerprint = self._compute_fingerprint()
+        return self._fingerprint
 
     # --- changes
 
     def add(self, expert: Expert | str | Path) -> str:
-        """Take an expert in; refused where it was trained on another base. Gives its name."""
-        expert = expert if isinstance(expert, Expert) else Expert.read(expert)
+        """Add an expert, given as an object or as its folder, and return its name.
+
+        Raises
+        ------
+        RedxError
+            Where there is an expert of this name, or the expert was trained on another base.
+        """
+        expert = expert if isinstance(expert, Expert) else Expert.load(expert)
         if expert.name in self._experts:
             raise RedxError(f"There is an expert {expert.name!r} already; replace it, or remove it first.")
-        self._admit(expert)
-        self._place({**self._experts, expert.name: expert})
+        self._check_fits(expert)
+        self._set({**self._experts, expert.name: expert})
         return expert.name
 
     def remove(self, name: str) -> Expert:
-        """Take an expert out; gives it, so that it can be added again."""
-        gone = self[name]
+        """Remove an expert and return it, so that it can be added again."""
+        removed = self[name]
         if len(self) == 1:
             raise RedxError(f"{name!r} is the last expert; without any, ask the base itself with the rule 'base'.")
-        self._place({other: expert for other, expert in self._experts.items() if other != name})
-        return gone
+        self._set({other: expert for other, expert in self._experts.items() if other != name})
+        return removed
 
     def replace(self, name: str, expert: Expert | str | Path) -> Expert:
-        """Put an expert in the place of another; gives the old one."""
-        old, expert = self[name], expert if isinstance(expert, Expert) else Expert.read(expert)
+        """Replace an expert by another, whose name may differ, and return the old one."""
+        old, expert = self[name], expert if isinstance(expert, Expert) else Expert.load(expert)
         if expert.name != name and expert.name in self._experts:
             raise RedxError(f"There is an expert {expert.name!r} already; remove it first.")
-        self._admit(expert)
-        self._place({other: one for other, one in self._experts.items() if other != name} | {expert.name: expert})
+        self._check_fits(expert)
+        kept = {other: one for other, one in self._experts.items() if other != name}
+        self._set(kept | {expert.name: expert})
         return old
 
     @contextmanager
     def changing(self) -> Iterator[ExpertLibrary]:
-        """For a while: whatever is added, removed or replaced inside is as before afterwards."""
+        """Undo at the end of the block whatever is added, removed or replaced inside it."""
         before = self._experts
         try:
             yield self
         finally:
             self._experts = before
 
-    def only(self, names: Sequence[str]) -> ExpertLibrary:
-        """The same experts, only these; nothing is copied."""
-        return ExpertLibrary({name: self[name] for name in names}, self.base, self.banks, self.ownership, self._mark)
+    def subset(self, names: Sequence[str]) -> ExpertLibrary:
+        """Return a library of these experts alone; nothing is copied."""
+        experts = {name: self[name] for name in names}
+        return ExpertLibrary(experts, self.base, self.banks, self.ownership, self._compute_fingerprint)
 
-    def _place(self, found: dict[str, Expert]) -> None:
-        self._experts = {name: found[name] for name in sorted(found, key=files.natural_order)}
+    def _set(self, experts: dict[str, Expert]) -> None:
+        self._experts = {name: experts[name] for name in sorted(experts, key=natural_order)}
 
-    def _admit(self, expert: Expert) -> None:
-        """Refuse an expert that does not belong to this base."""
-        theirs, ours = expert.facts.get("base"), self.fingerprint
-        if theirs is not None and (differ := base_differences(theirs, ours)):
+    def _check_fits(self, expert: Expert) -> None:
+        """Refuse an expert that was trained on another base or lacks a part of some bank."""
+        theirs, ours = expert.info.get("base"), self.fingerprint
+        if theirs is not None and (differences := base_differences(theirs, ours)):
             raise RedxError(
-                f"Expert {expert.name!r} was trained on another base: {', '.join(differ)} differ; "
+                f"Expert {expert.name!r} was trained on another base: {', '.join(differences)} differ; "
                 "train it on this run's base with `redx experts train`."
             )
-        for key, settings in self.banks.items():
-            expert.voice(key, settings, self.base)
-            if settings.owned:
-                expert.owner(self.ownership, self.base)
+        for bank_id, config in self.banks.items():
+            expert.bank(bank_id, config, self.base)
+            if config.owned:
+                expert.ownership(self.ownership, self.base)
 
-    # --- what they say
+    # --- outputs
 
-    def speak(self, key: str, h: Tensor, chosen: Tensor | None = None) -> Tensor:
-        """What every expert says in a bank, (N, E) to (N, K, C); only where it is chosen, (N, K), if that is given."""
-        said = h.new_zeros(len(h), len(self), self.base.outputs)
-        settings = self.banks[key]
-        for place, expert in enumerate(self):
-            rows = slice(None) if chosen is None else chosen[:, place].nonzero()[:, 0]
-            if chosen is not None and not len(h[rows]):
+    def outputs(self, bank_id: BankId, h: Tensor, where: Tensor | None = None) -> Tensor:
+        """Return the outputs of every expert in a bank.
+
+        Parameters
+        ----------
+        bank_id
+            The bank to run.
+        h
+            Features of shape (N, E).
+        where
+            Mask of shape (N, K): compute only these outputs and leave the others zero.
+
+        Returns
+        -------
+        Tensor
+            Residuals or logits of shape (N, K, C); zero where an expert with a cut-off is inactive.
+        """
+        outputs = h.new_zeros(len(h), len(self), self.base.outputs)
+        config = self.banks[bank_id]
+        for index, expert in enumerate(self):
+            rows = slice(None) if where is None else where[:, index].nonzero()[:, 0]
+            if where is not None and not len(h[rows]):
                 continue
-            voice = run_bank(expert.voice(key, settings, self.base), h[rows])[:, 0]
-            if settings.owned:
-                voice = voice * expert.owner(self.ownership, self.base).speaks(h[rows], self.ownership.alpha)[:, None]
-            said[rows, place] = voice
-        return said
+            values = run_bank(expert.bank(bank_id, config, self.base), h[rows])[:, 0]
+            if config.owned:
+                active = expert.ownership(self.ownership, self.base).is_active(h[rows], self.ownership.alpha)
+                values = values * active[:, None]
+            outputs[rows, index] = values
+        return outputs
 
-    def scores(self, h: Tensor) -> Tensor:
-        """Every expert's own claim to each example: the gates of the open-set router, (N, E) to (N, K)."""
-        found = [expert.owner(self.ownership, self.base).claims(h) for expert in self]
-        return (
-            torch.stack(found, 1).nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
-            if found
-            else h.new_zeros(len(h), 0)
-        )
+    def claims(self, h: Tensor) -> Tensor:
+        """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""
+        if not len(self):
+            return h.new_zeros(len(h), 0)
+        claims = [expert.ownership(self.ownership, self.base).claims(h) for expert in self]
+        return torch.stack(claims, 1).nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
 
-    def speaks(self, h: Tensor, alpha: float | None = None) -> Tensor:
-        """Where each expert may speak: (N, E) to (N, K)."""
+    def active(self, h: Tensor, alpha: float | None = None) -> Tensor:
+        """Return where each expert's score exceeds its cut-off: (N, E) to (N, K)."""
         alpha = alpha or self.ownership.alpha
-        return torch.stack([expert.owner(self.ownership, self.base).speaks(h, alpha) for expert in self], 1)
+        return torch.stack([expert.ownership(self.ownership, self.base).is_active(h, alpha) for expert in self], 1)
 
-    def stack(self, key: str) -> Bank:
-        """All experts of a bank as one stack, to train or average them."""
-        settings = self.banks[key]
-        bank = build_bank(settings, len(self), self.base)
-        fill_bank(bank, [expert.tensors(settings.of or key) for expert in self])
+    def stacked_bank(self, bank_id: BankId) -> Bank:
+        """Return the experts of a bank as one stack, to train or to average them."""
+        config = self.banks[bank_id]
+        bank = build_bank(config, len(self), self.base)
+        fill_bank(bank, [expert.tensors(str(config.of or bank_id)) for expert in self])
         return bank
 
+    def to_double(self) -> None:
+        """Let all experts compute in double precision."""
+        for expert in self:
+            for bank_id, config in self.banks.items():
+                expert.bank(bank_id, config, self.base).double()
+                if config.owned:
+                    expert.ownership(self.ownership, self.base).scorer.double()
 
-CUTOFF_MARGIN = 1e-4  # cut-offs lie this much above their score, so that rounding cannot carry an example across
+
+def order_domains(experts: Sequence[str], domains: Sequence[str]) -> tuple[str, ...]:
+    """Return the one order of domains: the experts in natural order, then domains of the data without an expert.
+
+    `Parts.domains` counts in this order, so index k is the domain of expert k.
+    """
+    names = sorted(experts, key=natural_order)
+    return (*names, *(name for name in domains if name not in names))
 
 
 def with_raised_cutoffs(expert: Expert) -> Expert:
-    """The same expert with scores of held-out examples a trifle higher, and so its cut-off: it speaks no oftener."""
+    """Return the same expert with slightly higher calibration scores, and so a slightly higher cut-off.
+
+    Rounding differences between batch sizes then cannot make an expert active more often than promised.
+    """
     tensors = expert.tensors()
     if "ownership.calibration" in tensors:
         scores = tensors["ownership.calibration"]
-        tensors["ownership.calibration"] = torch.where(
-            scores.isfinite(), scores + CUTOFF_MARGIN * (1 + scores.abs()), scores
-        )
-    return Expert(expert.facts, tensors)
-
-
-def to_double(library: ExpertLibrary) -> None:
-    """Let all experts speak in double precision."""
-    for expert in library:
-        for key, settings in library.banks.items():
-            expert.voice(key, settings, library.base).double()
-            if settings.owned:
-                expert.owner(library.ownership, library.base).scorer.double()
+        raised = scores + CUTOFF_MARGIN * (1 + scores.abs())
+        tensors["ownership.calibration"] = torch.where(scores.isfinite(), raised, scores)
+    return Expert(expert.info, tensors)

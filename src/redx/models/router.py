@@ -1,17 +1,61 @@
-"""Routers: from the features of an example to one gate (logit) for each expert.
+"""Routers: from the features of an example to one gate (a logit) per expert.
 
-linear   W_r h
-mlp      two layers, hidden 256 unless told otherwise
+    linear   W_r h
+    mlp      two layers, hidden 256 by default
+    keys     the experts' own ownership scores; nothing is trained
+
+A trained router has a fixed number of gates. `keys` follows the experts of a library, whatever they are.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
 import torch
 from torch import Generator, Tensor, nn
 
+from redx.errors import RedxError
+
+if TYPE_CHECKING:
+    from redx.models.library import ExpertLibrary
+
+TRAINED, KEYS = "router", "keys"  # what `--router` takes: the trained router, or the experts' own scores
+
+
+class Router(Protocol):
+    """Gives one gate per expert of a library."""
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Return the experts among `names` that this router has no gate for."""
+        ...
+
+    def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
+        """Return the gates of features h, (N, E) to (N, K), in the order of the library."""
+        ...
+
 
 class NetworkRouter(nn.Module):
-    """A fixed-width router over K experts; it must be retrained when their number changes."""
+    """A linear layer or a small MLP with one output per expert, on standardised features.
+
+    Parameters
+    ----------
+    inputs
+        Number of features E that it reads.
+    experts
+        Number of gates K.
+    shape
+        `linear` or `mlp`.
+    hidden
+        Width of the hidden layer of an `mlp`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> NetworkRouter(8, experts=3, hidden=16)(torch.zeros(5, 8)).shape
+    torch.Size([5, 3])
+    """
 
     def __init__(self, inputs: int, experts: int, shape: str = "mlp", hidden: int = 256) -> None:
         super().__init__()
@@ -20,16 +64,54 @@ class NetworkRouter(nn.Module):
         self.mean = nn.Buffer(torch.zeros(inputs))
         self.deviation = nn.Buffer(torch.ones(inputs))
 
-    def forward(self, h: Tensor) -> Tensor:  # (N, D) -> (N, K)
-        return self.layers(self.bus(h))
+    def forward(self, h: Tensor) -> Tensor:  # (N, E) -> (N, K)
+        return self.layers(self.standardise(h))
 
-    def bus(self, h: Tensor) -> Tensor:
+    def standardise(self, h: Tensor) -> Tensor:
+        """Return the features with the mean and deviation of the training data taken out."""
         return (h - self.mean) / self.deviation
 
-    def standardise(self, h: Tensor) -> None:
-        """Remember mean and spread of the features, so that every dimension counts alike."""
+    def fit(self, h: Tensor) -> None:
+        """Take mean and deviation of every feature from training data, (N, E)."""
         self.mean.copy_(h.mean(0))
         self.deviation.copy_(h.std(0).clamp_min(1e-6))
+
+
+@dataclass(frozen=True)
+class TrainedRouter:
+    """A trained network together with the names of the experts that its outputs stand for."""
+
+    network: NetworkRouter
+    experts: tuple[str, ...]
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self.experts]
+
+    def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
+        if missing := self.missing(experts.names):
+            raise RedxError(
+                f"The router has no gate for the expert {missing[0]!r}, for its width is fixed; retrain it with "
+                "`redx router train RUN`, or route by the experts' own scores (--router keys)."
+            )
+        with torch.no_grad():
+            return self.network(h)[:, [self.experts.index(name) for name in experts.names]]
+
+
+class KeyRouter:
+    """The open-set router: every expert's own ownership score is its gate."""
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        return []
+
+    def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
+        return experts.claims(h)
+
+
+def check_routing(name: str) -> str:
+    """Return the name of a way to route, or refuse one that does not exist."""
+    if name not in (TRAINED, KEYS):
+        raise RedxError(f"There is no router {name!r}; choose {TRAINED} (the trained one) or {KEYS}.")
+    return name
 
 
 def initialise_router(router: nn.Module, generator: Generator) -> None:

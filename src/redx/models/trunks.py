@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from redx.errors import RedxError
 
-SPAN = 3.3  # values of all classes together: of about unit size
+VALUE_SPAN = 3.3  # values of all classes together: of about unit size
 
 
 class MLPTrunk(nn.Module):
@@ -64,7 +64,7 @@ class TokenSum(nn.Module):
     window = 4
     kept = 64  # directions of the token states that are read
     waves = 32
-    period = 1.3 * SPAN  # of the slowest wave
+    period = 1.3 * VALUE_SPAN  # of the slowest wave
 
     def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
         super().__init__()

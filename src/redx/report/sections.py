@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redx.composition import noise
-from redx.composition.rules import RULES
+from redx.composition.rules import RULES, RuleId
 from redx.config import RunConfig
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.report.figures import COLOURS
@@ -144,11 +144,11 @@ def name_banks(config: RunConfig, rules: Summary) -> Summary:
     """Every rule once: no plain name where its figures stand with their bank; † marks the main of several banks."""
     banks: dict[str, list[str]] = {}
     for name in rules:
-        rule, _, bank = name.partition("/")
+        rule, bank = RuleId.parse(name)
         banks.setdefault(rule, []).extend([bank] if bank else [])
     named = {}
     for name, entry in rules.items():
-        rule, _, bank = name.partition("/")
+        rule, bank = RuleId.parse(name)
         form = RULES[rule].form if rule in RULES else ""
         main = len(banks[rule]) > 1 and config.main.get(form) == bank
         if bank or not banks[rule]:

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from redx.composition.evaluation import Banks, match_banks, predict
-from redx.composition.rules import RULES
+from redx.composition.rules import RULES, RuleId
 from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import atomic_path, read_json, read_tensors, write_json, write_tensors
@@ -148,8 +148,8 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
 
 def answers_by_rule(banks: Banks) -> dict[str, Tensor]:
     """What every rule answers with every bank, by RULE/BANK."""
-    found = match_banks(banks, tuple(RULES))
-    return {f"{rule.name}/{bank}".rstrip("/"): predict(rule, parts, rule.weights(parts)) for rule, bank, parts in found}
+    matched = match_banks(banks, tuple(RULES))
+    return {str(RuleId(rule.name, bank)): predict(rule, parts, rule.weights(parts)) for rule, bank, parts in matched}
 
 
 def _narrow(values: Tensor) -> Tensor:
@@ -197,12 +197,12 @@ def evaluate_checkpoint(path: Path, backbone: str | None = None) -> EvaluatedChe
             try:
                 _restore(path, source, CheckpointMetadata(facts, config, about.files), Path(scratch))
                 model = load(scratch, seed)
-                banks = pipeline.test_parts(model, data)
+                banks = pipeline.parts_of_test(model, data)
             except RedxError as error:
                 raise RedxError(str(error).replace(scratch, str(path))) from error
             except (RuntimeError, ValueError, LookupError, TypeError) as error:  # a file made by hand
                 raise RedxError(f"The tensors of {path} do not fit its settings; make it anew from its run.") from error
-            domains = tuple(dict.fromkeys((*model.domains, *data.domains)))  # the experts, then whoever has none
+            domains = model.domain_names
         same = {}
         for name, said in answers_by_rule(banks).items():
             if f"answers:{name}" in source.entries:

@@ -35,9 +35,9 @@ class TestView:
     @staticmethod
     def of(model: Model, test: Split) -> TestView:
         """By the model's rule; where its router lacks a gate, by the experts' own scores."""
-        rule, bank = model.chosen()
-        parts = model.describe(test.inputs, bank, test.labels, model.places(test.domains))
-        return TestView(model.name_domains(), parts, certify(rule, parts))
+        rule, bank = model.rule_and_bank()
+        parts = model.parts_of(test.inputs, bank, test.labels, model.expert_index(test.domains))
+        return TestView(model.domain_names, parts, certify(rule, parts))
 
     def right(self) -> torch.Tensor:
         return self.judged.predicted == self.parts.labels
@@ -50,7 +50,7 @@ def compare_views(
     was, now = before.right(), after.right()
     flipped = (before.judged.predicted != after.judged.predicted).nonzero()[:, 0]
     domains = {}
-    for place, name in enumerate(model.facts.domains):
+    for place, name in enumerate(model.info.domains):
         mine = test.domains == place
         if not mine.any():
             continue
@@ -93,7 +93,7 @@ def _describe_flip(model: Model, before: TestView, after: TestView, test: Split,
 
     return {
         "row": row,
-        "domain": model.facts.domains[int(test.domains[row])],
+        "domain": model.info.domains[int(test.domains[row])],
         "label": name(int(test.labels[row])),
         "before": name(int(before.judged.predicted[row])),
         "after": name(int(after.judged.predicted[row])),
@@ -121,9 +121,9 @@ def diff_experts(
     model = load_seed(run / f"seed-{seed}", config)
     raw = get_task(config.task).load(config, seed).test
     test = features.embed_split(config, model.base, raw)
-    newcomers = [Expert.read(folder) for folder in added]
-    unrouted = {expert.name for expert in newcomers} | set(model.domains)
-    router = router or ("keys" if unrouted - set(model.facts.routed) else None)  # both sides by one router
+    newcomers = [Expert.load(folder) for folder in added]
+    unrouted = {expert.name for expert in newcomers} | set(model.experts.names)
+    router = router or ("keys" if unrouted - set(model.info.routed) else None)  # both sides by one router
     with model.using(rule, router=router):
         before = TestView.of(model, test)
         with model.experts.changing() as library:

@@ -1,4 +1,4 @@
-"""The stages of a run, wired here and nowhere else: data, base, experts, router, parts, evaluation, study, report."""
+"""The stages of a run in order: data, base, experts, router, parts, evaluation, study, report."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -20,73 +21,112 @@ from torch import Tensor
 
 from redx.composition.evaluation import Banks, Row, evaluate, summarise
 from redx.composition.parts import predicted_classes
-from redx.config import RunConfig
+from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.io import files
+from redx.io.files import read_tensors, write_bytes, write_json, write_tensors
 from redx.io.progress import progress
-from redx.models import fingerprint
 from redx.models.banks import split_bank
 from redx.models.base import Base
 from redx.models.composed import Model, ModelInfo
-from redx.models.encoder import TextEncoder, build_encoder
+from redx.models.encoder import build_encoder
+from redx.models.fingerprint import fingerprint_base
 from redx.models.persistence import read_domain_names
 from redx.report.content import Study
 from redx.report.page import check_packages
-from redx.runs.folder import SeedFolder, load, load_seed, lock_run, read_parts
+from redx.runs.folder import SeedFolder, load, load_seed, lock_run, read_parts, write_parts
 from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import train_decomposer
-from redx.training import datasets, experts, features
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
-from redx.training.datasets import SharedData
-from redx.training.features import EmbeddedSplits, embed_splits
+from redx.training.datasets import SharedData, expert_datasets, select_shared
+from redx.training.experts import train_experts
+from redx.training.features import EmbeddedSplits, embed_split, embed_splits
 from redx.training.router import train_router
 
 log = logging.getLogger("redx")
 
+SPLITS = ("train", "validation", "test")
+PLAIN = BankId("residual", "plain")  # the bank that joint training (stage 4) starts from
+
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: where it is, and what came out."""
+    """A finished run.
+
+    Attributes
+    ----------
+    folder
+        The run folder.
+    summary
+        The content of summary.json.
+    """
 
     folder: Path
     summary: dict[str, Any]
 
     @property
     def report(self) -> Path:
+        """The report's page."""
         return self.folder / "report.html"
 
     def load(self, seed: int | None = None) -> Model:
+        """Return the composed model of one seed, the first by default."""
         return load(self.folder, seed)
 
 
 def run(
-    name: str,
+    task: str,
     preset: str = "default",
     seeds: Sequence[int] | None = None,
     out: str | os.PathLike[str] | None = None,
     **changes: Any,
 ) -> Run:
-    """Run a task from data to report; a run that was interrupted goes on where it stopped, with the same numbers."""
+    """Run a task from data to report; an interrupted run continues with the same call and gives the same numbers.
+
+    Parameters
+    ----------
+    task
+        Name of a task; `redx list` shows them.
+    preset
+        Named settings of the task.
+    seeds
+        One independent repetition each.
+    out
+        The run folder; `runs/TASK` by default.
+    **changes
+        Settings that differ from the preset, as `redx.runs.presets.configure` takes them.
+
+    Returns
+    -------
+    Run
+        The folder and the summary.
+
+    Examples
+    --------
+    >>> import redx
+    >>> finished = redx.run("toy", preset="quick")  # doctest: +SKIP
+    >>> finished.summary["rules"]["red"]["accuracy"]["mean"]  # doctest: +SKIP
+    1.0
+    """
     check_packages()
-    config = configure(name, preset, seeds=seeds, **changes)
+    config = configure(task, preset, seeds=seeds, **changes)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
-    folder = Path(out or Path("runs") / name)
+    folder = Path(out or Path("runs") / task)
     start = time.perf_counter()
-    data = {seed: get_task(name).load(config, seed) for seed in config.seeds}
-    build_encoder(config)  # what is wrong with data or backbone is found before anything is written
-    with lock_run(folder, config), _threads(config.threads):
-        clock = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
-        return _conclude(config, folder, data, clock, start)
+    data = {seed: get_task(task).load(config, seed) for seed in config.seeds}
+    build_encoder(config)  # so that a wrong backbone is refused before anything is written
+    with lock_run(folder, config), _use_threads(config.threads):
+        seconds = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
+        return _conclude(config, folder, data, seconds, start)
 
 
 @contextlib.contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """Train with so many threads; small products lose more by waiting for a second thread than they gain."""
+def _use_threads(count: int) -> Iterator[None]:
+    """Use this many torch threads inside the block; 0 leaves their number as it is."""
     before = torch.get_num_threads()
     torch.set_num_threads(count or before)
     try:
@@ -96,79 +136,75 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[str, float]:
-    """Train everything of one seed, each stage once; gives the seconds each stage took."""
-    place = SeedFolder(folder)
+    """Train everything of one seed, each stage once; return the seconds that each stage took."""
+    stages = SeedFolder(folder)
     shape = tuple(data.train.inputs.shape[1:])
-    facts = ModelInfo(data.domains, data.classes, tuple(data.belongs()), data.unit, shape, routed=data.domains)
-    if not (folder / "model.json").exists():  # a router trained anew may know other experts
-        files.write_json(folder / "model.json", dataclasses.asdict(facts))
+    info = ModelInfo(data.domains, data.classes, tuple(data.domain_of_classes()), data.unit, shape, routed=data.domains)
+    if not (folder / "model.json").exists():  # a retrained router may know other experts
+        write_json(folder / "model.json", dataclasses.asdict(info))
 
-    def stage(name: str, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        place.stage(name, lambda: files.write_tensors(folder / f"{name}.safetensors", make()))
-        return files.read_tensors(folder / f"{name}.safetensors")
+    def stage(name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        stages.stage(name, lambda: write_tensors(folder / f"{name}.safetensors", compute()))
+        return read_tensors(folder / f"{name}.safetensors")
 
     encoder = build_encoder(config)
-    if isinstance(encoder, TextEncoder):
-        splits = (data.train, data.validation, data.test)
-        place.stage("reading", lambda: encoder.prepare(split.inputs for split in splits))
-    base = Base.of(stage("base", lambda: train_base(config, data, seed)), encoder)
-    raw = SharedData.of(stage("shared", lambda: datasets.select_shared(data, config, seed).tensors()))
-    if "parts" in place.done:
-        return place.done
-    made: list[EmbeddedSplits] = []
-    place.stage("features", lambda: made.append(embed_splits(config, base, data, raw, seed)))
-    train, shared, check = made[0] if made else embed_splits(config, base, data, raw, seed)  # from the cache
+    if encoder.reads_text:
+        stages.stage("reading", lambda: encoder.prepare(getattr(data, name).inputs for name in SPLITS))
+    base = Base.from_tensors(stage("base", lambda: train_base(config, data, seed).tensors()), encoder)
+    shared = SharedData.from_tensors(stage("shared", lambda: select_shared(data, config, seed).tensors()))
+    if "parts" in stages.done:
+        return stages.done
+    embedded: list[EmbeddedSplits] = []
+    stages.stage("features", lambda: embedded.append(embed_splits(config, base, data, shared, seed)))
+    splits = embedded[0] if embedded else embed_splits(config, base, data, shared, seed)  # from the cache
 
-    def experts_stage() -> None:
-        taught = datasets.expert_datasets(data.domains, train, shared, check)
-        mark = fingerprint.fingerprint_base(base, config, facts.classes, facts.shape)
-        for expert in experts.train_experts(config, taught, base, seed, data.unit, data.classes, mark):
+    def train_all_experts() -> None:
+        datasets = expert_datasets(data.domains, splits.train, splits.shared, splits.validation)
+        fingerprint = fingerprint_base(base, config, info.classes, info.shape)
+        for expert in train_experts(config, datasets, base, seed, data.unit, data.classes, fingerprint):
             expert.save(folder / "experts" / expert.name)
 
-    place.stage("experts", experts_stage)
+    stages.stage("experts", train_all_experts)
     if config.of_form("pooled"):
-        stage("pooled", lambda: train_pooled(config, base, train, check, seed, data.unit))
-    if config.router.shape != "keys":
-        stage("router", lambda: train_router(config, data.domains, train, check, seed))
+        stage("pooled", lambda: train_pooled(config, base, splits.train, splits.validation, seed, data.unit))
+    if config.router.is_trained:
+        stage(
+            "router",
+            lambda: train_router(config.router, data.domains, splits.train, splits.validation, seed).state_dict(),
+        )
     if config.integrate:
-        stage("integration", lambda: _integrate(folder, config, train, seed))
+        stage("integration", lambda: _train_jointly(folder, config, splits.train, seed))
     if config.decomposer != "none":
         stage("decomposer", lambda: train_decomposer(config.decomposer, seed, config.backbone).tensors())
-    place.stage("parts", lambda: save_parts(folder, load_seed(folder, config), data))
-    return place.done
+    stages.stage("parts", lambda: write_parts(folder, parts_of_test(load_seed(folder, config), data)))
+    return stages.done
 
 
-def _integrate(folder: Path, config: RunConfig, train: Split, seed: int) -> dict[str, Tensor]:
-    """The plain residual bank and the router after joint training; tensors by `DOMAIN.tensor` and `router.tensor`."""
+def _train_jointly(folder: Path, config: RunConfig, train: Split, seed: int) -> dict[str, Tensor]:
+    """Return the plain residual bank and the router after joint training, by `DOMAIN.tensor` and `router.tensor`."""
     model = load_seed(folder, config.model_copy(update={"integrate": False}))
-    assert model.router is not None  # `configure` refuses stage 4 without one
-    training = config.banks["residual/plain"].training
-    bank, router = train_jointly(training, model.bank(("residual", "plain")), model.router, model.base, train, seed)
+    assert model.router is not None  # `configure` refuses joint training without a trained router
+    training = config.banks[PLAIN].training
+    bank, router = train_jointly(training, model.bank(PLAIN), model.router.network, model.base, train, seed)
     tensors = {
         f"{name}.{key}": value
-        for name, file in zip(model.domains, split_bank(bank), strict=True)
-        for key, value in file.items()
+        for name, expert in zip(model.experts.names, split_bank(bank), strict=True)
+        for key, value in expert.items()
     }
     return tensors | {f"router.{name}": value for name, value in router.state_dict().items()}
 
 
-def save_parts(folder: Path, model: Model, data: Data) -> None:
-    """What every trained module says about the test split, once."""
-    for (form, name), parts in test_parts(model, data).items():
-        files.write_tensors(folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
-
-
-def test_parts(model: Model, data: Data) -> Banks:
-    """The test split as every bank of a model sees it."""
-    test = features.embed_split(model.config, model.base, data.test)
-    places = model.places(test.domains)
-    return {bank: model.describe(test.inputs, bank, test.labels, places) for bank in model.banks}
+def parts_of_test(model: Model, data: Data) -> Banks:
+    """Return the parts of every bank of a model on the test split."""
+    test = embed_split(model.config, model.base, data.test)
+    domains = model.expert_index(test.domains)
+    return {bank_id: model.parts_of(test.inputs, bank_id, test.labels, domains) for bank_id in model.banks}
 
 
 def _conclude(
-    config: RunConfig, folder: Path, data: dict[int, Data], clock: dict[int, dict[str, float]], start: float
+    config: RunConfig, folder: Path, data: dict[int, Data], stage_seconds: dict[int, dict[str, float]], start: float
 ) -> Run:
-    """From the parts of every seed to results, study, summary and report."""
+    """Turn the parts of every seed into results, study, summary and report."""
     first = data[config.seeds[0]]
     began = time.perf_counter()
     parts = {seed: read_parts(folder, seed) for seed in config.seeds}
@@ -181,7 +217,7 @@ def _conclude(
             advance(1)
     evaluated = time.perf_counter()
     study = _study(config, folder, data, parts)
-    seconds = {stage: sum(each[stage] for each in clock.values()) for stage in clock[config.seeds[0]]}
+    seconds = {stage: sum(times[stage] for times in stage_seconds.values()) for stage in stage_seconds[config.seeds[0]]}
     seconds |= {"evaluation": evaluated - began, "study": time.perf_counter() - evaluated}
     summary = {
         "schema": 1,
@@ -191,61 +227,55 @@ def _conclude(
         "backbone": config.backbone,
         "interval": "95 %, Student's t over seeds" if len(parts) > 1 else "95 %, Wilson over test examples",
         "data": {
-            **{name: len(getattr(first, name)) for name in ("train", "validation", "test")},
+            **{name: len(getattr(first, name)) for name in SPLITS},
             "split": first.split,
             "seen_in_train": first.seen_in_train,
         },
         "domains": list(first.domains),
         "rules": summarise(rows, config.main, len(first.test)),
-        "router": {"accuracy": _mean(_router_accuracy(banks) for banks in parts.values())},
+        "router": {"accuracy": fmean(_router_accuracy(banks) for banks in parts.values())},
         "study": study.facts if study else {},
         "cost": {
             "seconds": {**seconds, "total": sum(seconds.values())},
             "wall_seconds": time.perf_counter() - start,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "parameters": _parameters(load_seed(folder / f"seed-{config.seeds[0]}", config)),
+            "parameters": _count_parameters(load_seed(folder / f"seed-{config.seeds[0]}", config)),
         },
     }
-    hashes = {
-        seed: {name: getattr(data[seed], name).digest() for name in ("train", "validation", "test")} for seed in data
-    }
-    files.write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
-    files.write_bytes(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
-    files.write_json(folder / "summary.json", summary)
+    hashes = {seed: {name: getattr(data[seed], name).digest() for name in SPLITS} for seed in data}
+    write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
+    write_bytes(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write_json(folder / "summary.json", summary)
     write_report(folder, config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
 
 
 def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[int, Banks]) -> Study | None:
-    """The task's own experiments; made once for these seeds, read again afterwards."""
+    """Return the task's own experiments; they run once for these seeds and are read from disk afterwards."""
     module = get_task(config.task).study
     if module is None or config.study == "none":
         return None
-    made = read_study(folder)
-    if made is None or made.facts.get("seeds") != list(config.seeds):
+    study = read_study(folder)
+    if study is None or study.facts.get("seeds") != list(config.seeds):
         models = {seed: load(folder, seed) for seed in config.seeds}
-        made = importlib.import_module(module).study(config, data, models, parts)
-        files.write_json(folder / "study.json", dataclasses.asdict(made))
-    return made
+        study = importlib.import_module(module).study(config, data, models, parts)
+        write_json(folder / "study.json", dataclasses.asdict(study))
+    return study
 
 
 def _router_accuracy(banks: Banks) -> float:
-    """How often the router's first choice is the example's domain."""
-    parts = max(banks.values(), key=lambda found: found.experts)
+    """Return how often the largest gate is that of the example's domain."""
+    parts = max(banks.values(), key=lambda parts: parts.experts)
     return float((predicted_classes(parts.gates) == parts.domains).double().mean())
 
 
-def _parameters(model: Model) -> dict[str, int]:
-    counted = {"/".join(key): model.bank(key).parameters() for key in model.banks if key[0] != "averaged"}
-    modules = {"base": model.base.tensors().values(), **counted}
-    modules |= {"router": model.router.parameters()} if model.router else {}
+def _count_parameters(model: Model) -> dict[str, int]:
+    trained = [bank_id for bank_id in model.banks if bank_id.form != "averaged"]
+    modules: dict[str, Iterable[Tensor]] = {"base": model.base.tensors().values()}
+    modules |= {str(bank_id): model.bank(bank_id).parameters() for bank_id in trained}
+    modules |= {"router": model.router.network.parameters()} if model.router else {}
     if any(bank.owned for bank in model.config.banks.values()):
-        owners = (expert.owner(model.experts.ownership, model.base) for expert in model.experts)
-        modules["ownership"] = [tensor for owner in owners for tensor in owner.scorer.parameters()]
+        scorers = (expert.ownership(model.experts.ownership, model.base).scorer for expert in model.experts)
+        modules["ownership"] = [tensor for scorer in scorers for tensor in scorer.parameters()]
     return {name: sum(tensor.numel() for tensor in tensors) for name, tensors in modules.items()}
-
-
-def _mean(values: Iterable[float]) -> float:
-    found = list(values)
-    return sum(found) / len(found)

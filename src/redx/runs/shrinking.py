@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from redx.composition import rules
-from redx.composition.rules import RULES
-from redx.config import RunConfig
+from redx.composition.rules import RULES, RuleId
+from redx.config import BankId, RunConfig
 from redx.errors import RedxError
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorSource, open_tensors
 from redx.models.backbones.tensor_names import (
@@ -76,30 +76,29 @@ def shrink(
     return WrittenCheckpoint(out, before, measure_file(tensor_entries(out).values(), out), [*dropped, *source.left_out])
 
 
-def _narrow_to(path: Path, about: CheckpointMetadata | None, name: str) -> tuple[CheckpointMetadata, str]:
+def _narrow_to(path: Path, about: CheckpointMetadata | None, name: str) -> tuple[CheckpointMetadata, BankId]:
     """A checkpoint's facts with the one bank that a rule reads, and that bank."""
     if about is None or about.facts.seed is None:
         raise RedxError(f"{path} is no checkpoint of a run, so no rule can choose its tensors; leave out --rule.")
-    rule, _, bank = name.partition("/")
+    rule, bank = RuleId.parse(name)
     form = rules.get_rule(rule).form
-    key = f"{form}/{bank or about.config.main.get(form)}"
+    key = BankId(form, bank) if bank else about.config.main_bank(form)
     if form not in ("residual", "standalone") or key not in about.config.banks:
-        have = ", ".join(about.config.of_form("residual", "standalone"))
+        have = ", ".join(map(str, about.config.of_form("residual", "standalone")))
         raise RedxError(f"Rule {name!r} reads the bank {key}, and {path} can be narrowed to {have}.")
-    banks = {each: about.config.banks[each] for each in dict.fromkeys((about.config.banks[key].of or key, key))}
-    fewer = {"banks": banks, "main": {form: key.split("/")[1]}, "integrate": False, "average": False}
+    banks = {bank_id: about.config.banks[bank_id] for bank_id in dict.fromkeys((about.config.trained_as(key), key))}
+    fewer = {"banks": banks, "main": {form: key.name}, "integrate": False, "average": False}
     return CheckpointMetadata(about.facts, about.config.model_copy(update=fewer), about.files), key
 
 
-def _is_needed(name: str, key: str, config: RunConfig) -> bool:
+def _is_needed(name: str, key: BankId, config: RunConfig) -> bool:
     """Whether a tensor is needed where only one bank is asked."""
     part, colon, inner = name.partition(":")
-    form, bank = key.split("/")
     if part == "answers":
-        rule, _, other = inner.partition("/")
-        return rule == "base" or (RULES[rule].form == form and other == bank)
+        rule, bank = RuleId.parse(inner)
+        return rule == "base" or BankId(RULES[rule].form, bank) == key
     if part.startswith("experts/"):
-        source = config.banks[key].of or key
+        source = config.trained_as(key)
         return inner.startswith((f"{source}.", "ownership.") if config.banks[key].owned else f"{source}.")
     return not colon or part not in ("pooled", "integration")
 

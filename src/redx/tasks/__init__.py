@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from redx.config import BankConfig, RunConfig
+from redx.config import BankConfig, BankId, RunConfig
 from redx.data.dataset import Data
 from redx.errors import RedxError
 
@@ -55,12 +55,12 @@ def get_preset(name: str, preset: str) -> RunConfig:
 MAIN_BANKS = {"residual": "owned", "standalone": "plain", "pooled": "mlp"}  # what rules without a bank mean
 
 
-def compared_banks(plain: BankConfig, anchored: BankConfig, head: BankConfig) -> dict[str, BankConfig]:
+def compared_banks(plain: BankConfig, anchored: BankConfig, head: BankConfig) -> dict[BankId, BankConfig]:
     """What every report compares: residual and standalone, plain and anchored; the residual also with cut-offs."""
     return {
-        "residual/plain": plain,
-        "residual/anchored": anchored,
-        "residual/owned": anchored.model_copy(update={"of": "residual/anchored", "owned": True}),
-        "standalone/plain": head,
-        "standalone/anchored": head.model_copy(update={"anchor": "truth"}),
+        BankId("residual", "plain"): plain,
+        BankId("residual", "anchored"): anchored,
+        BankId("residual", "owned"): anchored.model_copy(update={"of": BankId("residual", "anchored"), "owned": True}),
+        BankId("standalone", "plain"): head,
+        BankId("standalone", "anchored"): head.model_copy(update={"anchor": "truth"}),
     }

@@ -1,4 +1,4 @@
-"""What each stage computes: from settings, data and a seed to tensors; no run folder, no order of things."""
+"""Train banks of experts: one expert per domain, ownership scores, pooled heads, and joint training for comparison."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from redx.config import BankConfig, OwnershipConfig, RunConfig, TrainingConfig
+from redx.config import BankConfig, BankId, OwnershipConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Split
-from redx.models import banks
-from redx.models.banks import LowRankBank, MLPBank, build_bank
+from redx.models.banks import Bank, MLPBank, build_bank, fold_standardisation, initialise_bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer
 from redx.models.router import NetworkRouter
@@ -20,136 +19,177 @@ from redx.seeding import generator
 from redx.training.datasets import ExpertData
 from redx.training.loop import draw_rows, dropout, gather_rows, train
 
+OWNERSHIP = BankId("residual", "ownership")  # ownership scores by class are trained like residual experts
+KEPT_MARGIN = 0.9  # share of the base's margin that the anchor `margin` asks an expert to keep
+
 
 def train_bank(
-    key: str, settings: BankConfig, lessons: Sequence[ExpertData], base: Base, seed: int, unit: float
-) -> MLPBank | LowRankBank:
-    """Train one expert a lesson; expert k depends on its own lesson and name alone."""
-    bank = build_bank(settings, len(lessons), base)
-    banks.initialise_bank(bank, [generator(seed, "expert", key, lesson.name) for lesson in lessons])
-    own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
-    corrects = key.startswith("residual/")
+    bank_id: BankId, config: BankConfig, datasets: Sequence[ExpertData], base: Base, seed: int, unit: float
+) -> Bank:
+    """Train one expert per dataset; expert k depends only on its own dataset and name.
+
+    Parameters
+    ----------
+    bank_id
+        Name of the bank. Its form decides what is trained: a correction of the base, or logits of its own.
+    config
+        Architecture, anchor term and training settings.
+    datasets
+        The data of each expert; inputs are features, (N, E).
+    base
+        The frozen base.
+    seed
+        Decides initial weights and batches.
+    unit
+        For a regression, what one unit of the answer is in the network's output.
+
+    Returns
+    -------
+    Bank
+        The trained experts as one stack.
+    """
+    bank = build_bank(config, len(datasets), base)
+    names = [data.name for data in datasets]
+    initialise_bank(bank, [generator(seed, "expert", bank_id, name) for name in names])
+    own, anchors = [data.own for data in datasets], [data.anchors for data in datasets]
     mean, deviation = torch.zeros(len(own), 1, base.width), torch.ones(len(own), 1, base.width)
-    if settings.standardise:
+    if config.standardise:
         mean = torch.stack([split.inputs.mean(0, keepdim=True) for split in own])
         deviation = torch.stack([split.inputs.std(0, keepdim=True).clamp_min(1e-6) for split in own])
-    draws = [generator(seed, "anchors", key, lesson.name) for lesson in lessons]
+    draws = [generator(seed, "anchors", bank_id, name) for name in names]
 
-    def speak(x: Tensor) -> Tensor:
-        return bank(dropout((x - mean) / deviation, settings.dropout, draws))
+    def outputs(x: Tensor) -> Tensor:
+        return bank(dropout((x - mean) / deviation, config.dropout, draws))
 
     def loss(rows: Tensor) -> Tensor:
         x, labels = gather_rows(own, rows)  # (K, B, E), (K, B)
-        start = base.classify(x) if corrects else 0.0
-        total = losses(start + speak(x), labels, unit, settings.smoothing)
-        if settings.anchor == "none":
+        start = base.classify(x) if bank_id.corrects_base else 0.0
+        total = losses(start + outputs(x), labels, unit, config.smoothing)
+        if config.anchor == "none":
             return total
         x, labels = gather_rows(anchors, draw_rows(anchors, rows.shape[1], draws))
-        start = base.classify(x) if corrects else None
-        return total + settings.anchor_weight * anchor_loss(settings.anchor, start, speak(x), labels)
+        start = base.classify(x) if bank_id.corrects_base else None
+        return total + config.anchor_weight * anchor_loss(config.anchor, start, outputs(x), labels)
 
-    def score(learner: int) -> float:
-        check = lessons[learner].check if len(lessons[learner].check) else lessons[learner].own
+    def score(k: int) -> float:
+        split = datasets[k].validation if len(datasets[k].validation) else datasets[k].own
         with torch.no_grad():
-            said = banks.run_bank(bank, check.inputs)[:, learner] + (base.classify(check.inputs) if corrects else 0.0)
-        return -float(losses(said[None], check.labels[None], unit))
+            start = base.classify(split.inputs) if bank_id.corrects_base else 0.0
+            logits = run_bank(bank, split.inputs)[:, k] + start
+        return -float(losses(logits[None], split.labels[None], unit))
 
-    batches = [generator(seed, "batches", key, lesson.name) for lesson in lessons]
-    train(settings.training, bank, loss, [len(split) for split in own], batches, score, f"seed {seed}: {key}")
-    if isinstance(bank, MLPBank) and settings.standardise:
-        banks.fold_standardisation(bank, mean, deviation)
+    batches = [generator(seed, "batches", bank_id, name) for name in names]
+    train(bank, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: {bank_id}", score)
+    if isinstance(bank, MLPBank) and config.standardise:
+        fold_standardisation(bank, mean, deviation)
     return bank
 
 
-def losses(said: Tensor, truth: Tensor, unit: float, smoothing: float = 0.0) -> Tensor:
-    """The loss of each learner, (K, B, C) and (K, B) to (K,): squared error for a regression, else cross-entropy."""
-    if said.shape[-1] == 1:
-        return (said[..., 0] - truth * unit).square().mean(1)
-    flat = cross_entropy(said.flatten(0, 1), truth.flatten(), reduction="none", label_smoothing=smoothing)
-    return flat.view(truth.shape).mean(1)
+def losses(logits: Tensor, labels: Tensor, unit: float, smoothing: float = 0.0) -> Tensor:
+    """Return the loss of each learner, (K, B, C) and (K, B) to (K,): squared error for a regression (C = 1), else
+    cross-entropy.
+    """
+    if logits.shape[-1] == 1:
+        return (logits[..., 0] - labels * unit).square().mean(1)
+    flat = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none", label_smoothing=smoothing)
+    return flat.view(labels.shape).mean(1)
 
 
-def anchor_loss(anchor: str, start: Tensor | None, said: Tensor, truth: Tensor) -> Tensor:
-    """What it costs an expert to disturb the base outside its domain: (K, B, C) to (K,).
+def anchor_loss(anchor: str, start: Tensor | None, outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the penalty for changing the base's answers outside an expert's domain: (K, B, C) to (K,).
 
-    `start` is the base's logits under a correction; a standalone head has none and can only learn the labels.
+    Parameters
+    ----------
+    anchor
+        `truth`: cross-entropy with the labels. `size`: mean square of the residual. `margin`: how far the margin of
+        the true class falls below 90 % of the base's margin.
+    start
+        Logits of the base under a correction; None for a standalone head, which can only be trained on the labels.
+    outputs
+        The experts' residuals, or the logits of standalone heads.
+    labels
+        The true classes, (K, B).
     """
     if start is None or anchor == "truth":
-        return losses(said if start is None else start + said, truth, 1.0)
+        return losses(outputs if start is None else start + outputs, labels, 1.0)
     if anchor == "size":
-        return said.square().mean((1, 2))
-    return (0.9 * _margin(start, truth) - _margin(start + said, truth)).clamp_min(0).mean(1)
+        return outputs.square().mean((1, 2))
+    return (KEPT_MARGIN * _margin(start, labels) - _margin(start + outputs, labels)).clamp_min(0).mean(1)
 
 
-def _margin(logits: Tensor, truth: Tensor) -> Tensor:
-    """By how much the true class leads the best rival: (K, B, C) to (K, B)."""
-    index = truth[..., None]
-    rivals = logits.scatter(-1, index, -torch.inf).amax(-1)
-    return logits.gather(-1, index)[..., 0] - rivals
+def _margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the lead of the true class over the best other class: (K, B, C) to (K, B)."""
+    index = labels[..., None]
+    best_other = logits.scatter(-1, index, -torch.inf).amax(-1)
+    return logits.gather(-1, index)[..., 0] - best_other
 
 
 def train_ownership(
-    settings: OwnershipConfig, lessons: Sequence[ExpertData], base: Base, seed: int
+    config: OwnershipConfig, datasets: Sequence[ExpertData], base: Base, seed: int
 ) -> list[dict[str, Tensor]]:
-    """Each expert's score of what is its own, and its scores of held-out examples that are not: tensors by expert."""
-    if settings.score == "classes":
-        scorers = train_bank("residual/ownership", settings.bank, lessons, base, seed, 1.0)
-        known = [torch.zeros(base.outputs).index_fill(0, lesson.own.labels.unique(), 1) for lesson in lessons]
-        files = [each | {"classes": own} for each, own in zip(banks.split_bank(scorers), known, strict=True)]
+    """Train every expert's ownership score; return its tensors, with the scores of its calibration examples."""
+    if config.score == "classes":
+        scorers = split_bank(train_bank(OWNERSHIP, config.bank, datasets, base, seed, 1.0))
+        classes = [torch.zeros(base.outputs).index_fill(0, data.own.labels.unique(), 1) for data in datasets]
+        tensors = [scorer | {"classes": own} for scorer, own in zip(scorers, classes, strict=True)]
     else:
-        files = banks.split_bank(train_scorers(settings.bank, lessons, base, seed))
+        tensors = split_bank(train_scorers(config.bank, datasets, base, seed))
     return [
-        file | {"calibration": OwnershipScorer(settings, file, base).scores(outside.inputs).sort().values}
-        for file, outside in zip(files, (lesson.calibration for lesson in lessons), strict=True)
+        scorer | {"calibration": OwnershipScorer(config, scorer, base).scores(data.calibration.inputs).sort().values}
+        for scorer, data in zip(tensors, datasets, strict=True)
     ]
 
 
-def train_scorers(settings: BankConfig, lessons: Sequence[ExpertData], base: Base, seed: int) -> MLPBank:
-    """A score an expert: own domain against anchors."""
-    scorers = MLPBank(len(lessons), [base.width, settings.hidden, 1])
-    banks.initialise_bank(scorers, [generator(seed, "ownership", lesson.name) for lesson in lessons])
-    draws = [generator(seed, "ownership anchors", lesson.name) for lesson in lessons]
-    own, anchors = [lesson.own for lesson in lessons], [lesson.anchors for lesson in lessons]
+def train_scorers(config: BankConfig, datasets: Sequence[ExpertData], base: Base, seed: int) -> MLPBank:
+    """Train one binary score per expert: its own domain against its anchors."""
+    names = [data.name for data in datasets]
+    scorers = MLPBank(len(datasets), [base.width, config.hidden, 1])
+    initialise_bank(scorers, [generator(seed, "ownership", name) for name in names])
+    draws = [generator(seed, "ownership anchors", name) for name in names]
+    own, anchors = [data.own for data in datasets], [data.anchors for data in datasets]
 
     def loss(rows: Tensor) -> Tensor:
         others = draw_rows(anchors, rows.shape[1], draws)
         x = torch.cat([gather_rows(own, rows)[0], gather_rows(anchors, others)[0]], 1)  # (K, 2B, E)
-        scores = scorers(dropout(x, settings.dropout, draws))[..., 0]
-        truth = torch.zeros_like(scores)
-        truth[:, : rows.shape[1]] = 1
-        return binary_cross_entropy_with_logits(scores, truth, reduction="none").mean(1)
+        scores = scorers(dropout(x, config.dropout, draws))[..., 0]
+        labels = torch.zeros_like(scores)
+        labels[:, : rows.shape[1]] = 1
+        return binary_cross_entropy_with_logits(scores, labels, reduction="none").mean(1)
 
-    batches = [generator(seed, "ownership batches", lesson.name) for lesson in lessons]
-    train(settings.training, scorers, loss, [len(split) for split in own], batches, None, f"seed {seed}: ownership")
+    batches = [generator(seed, "ownership batches", name) for name in names]
+    train(scorers, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: ownership")
     return scorers
 
 
 def train_pooled(
-    config: RunConfig, base: Base, train: Split, check: Split, seed: int, unit: float
+    config: RunConfig, base: Base, train: Split, validation: Split, seed: int, unit: float
 ) -> dict[str, Tensor]:
-    """The non-modular references, one head each on all data; tensors by `BANK.tensor`."""
-    everything = ExpertData("pooled", train, train, check, check)
+    """Train the non-modular references, one head per pooled bank on all data; return tensors by `BANK.tensor`."""
+    everything = ExpertData("pooled", train, train, validation, validation)
     heads = {
-        key: train_bank(key, settings, [everything], base, seed, unit)
-        for key, settings in config.of_form("pooled").items()
+        bank_id: train_bank(bank_id, bank, [everything], base, seed, unit)
+        for bank_id, bank in config.of_form("pooled").items()
     }
-    return {f"{key}.{name}": value for key, head in heads.items() for name, value in banks.split_bank(head)[0].items()}
+    return {
+        f"{bank_id}.{name}": value for bank_id, head in heads.items() for name, value in split_bank(head)[0].items()
+    }
 
 
 def train_jointly(
-    settings: TrainingConfig, bank: banks.Bank, router: NetworkRouter, base: Base, split: Split, seed: int
-) -> tuple[banks.Bank, NetworkRouter]:
-    """Stage 4 of the papers: copies of residual experts and router, trained together on the data of all domains."""
+    config: TrainingConfig, bank: Bank, router: NetworkRouter, base: Base, split: Split, seed: int
+) -> tuple[Bank, NetworkRouter]:
+    """Train copies of residual experts and router together on the data of all domains: stage 4 of the papers."""
     bank, router = copy.deepcopy(bank), copy.deepcopy(router)
     count = next(bank.parameters()).shape[0]
 
     def loss(rows: Tensor) -> Tensor:
-        some = split.only(rows[0])
-        said = bank(some.inputs.expand(count, *some.inputs.shape))  # (K, B, C)
-        mixed = base.classify(some.inputs) + torch.einsum("nk,knc->nc", router(some.inputs).softmax(-1), said)
-        return cross_entropy(mixed, some.labels)[None]
+        batch = split.only(rows[0])
+        residuals = bank(batch.inputs.expand(count, *batch.inputs.shape))  # (K, B, C)
+        weights = router(batch.inputs).softmax(-1)
+        logits = base.classify(batch.inputs) + torch.einsum("nk,knc->nc", weights, residuals)
+        return cross_entropy(logits, batch.labels)[None]
 
-    fewer = settings.model_copy(update={"epochs": max(1, settings.epochs // 4), "patience": None})
+    fewer = config.model_copy(update={"epochs": max(1, config.epochs // 4), "patience": None})
     batches = [generator(seed, "batches", "integration")]
-    train(fewer, nn.ModuleList([bank, router]), loss, [len(split)], batches, None, f"seed {seed}: integration")
+    train(nn.ModuleList([bank, router]), loss, [len(split)], batches, fewer, f"seed {seed}: integration")
     return bank, router

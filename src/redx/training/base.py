@@ -1,112 +1,130 @@
-"""What fitting an estimator is made of: parts of the data, domains where there are none, a base, firm cut-offs."""
+"""Train the base: an encoder and the shared classifier, on the shared subset."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from redx.config import RunConfig, TrainingConfig
+from redx.config import BaseConfig, RunConfig, TrainingConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
-from redx.models import trunks
+from redx.models.backbones.base import Encoder
+from redx.models.backbones.image import IdentityEncoder
 from redx.models.base import Base
-from redx.models.encoder import TextEncoder, build_encoder
-from redx.models.trunks import SPAN, TokenSum
+from redx.models.encoder import FeatureEncoder, build_encoder
+from redx.models.trunks import VALUE_SPAN, MLPTrunk, TokenSum
 from redx.seeding import generator
-from redx.training import loop
 from redx.training.datasets import BATCH, shared_rows, split_validation
 from redx.training.loop import train
 
 
-def train_small_base(training: TrainingConfig, own: Split, hidden: int, classes: int, seed: int) -> Base:
-    """A small trunk and the shared classifier, trained on the shared subset, with the bus folded in."""
-    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
-    encoder = trunks.MLPTrunk(own.inputs.shape[1], hidden, 1, beside=True)
-    classifier = nn.Linear(hidden, classes)
+def train_base(config: RunConfig, data: Data, seed: int) -> Base:
+    """Return the base of a run: the one that the task gives, or one trained on the shared subset.
 
-    def loss(rows: Tensor) -> Tensor:
-        logits = classifier(encoder(own.inputs[rows[0]])[:, :hidden])
-        return cross_entropy(logits, own.labels[rows[0]])[None]
-
-    net = nn.ModuleList([encoder, classifier])
-    loop.train(training, net, loss, [len(own)], [generator(seed, "batches", "base")], None, f"seed {seed}: base")
-    with torch.no_grad():
-        return Base.over(encoder, classifier, encoder.eval()(own.inputs))
-
-
-def train_base(config: RunConfig, data: Data, seed: int) -> dict[str, Tensor]:
-    """The base: given by the task, or encoder and classifier trained on the shared subset."""
+    Parameters
+    ----------
+    config
+        Settings of the run.
+    data
+        The three splits; part of validation serves for early stopping.
+    seed
+        Decides the shared subset, the initial weights and the batches.
+    """
     if data.given_base is not None:
         weight, bias = data.given_base
-        return Base(nn.Identity(), weight, bias, torch.zeros(len(weight)), torch.ones(len(weight))).tensors()
-    own = data.train.only(shared_rows(data, config.base.share, seed, config.base.least))
-    check = data.validation.only(split_validation(data, config.ownership.calibration, seed)[0])
-    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
+        return Base(IdentityEncoder(), weight, bias, torch.zeros(len(weight)), torch.ones(len(weight)))
+    shared = data.train.only(shared_rows(data, config.base.share, seed, config.base.least))
+    validation = data.validation.only(split_validation(data, config.ownership.calibration, seed)[0])
+    _seed_everything(seed)
     encoder = build_encoder(config)
-    own, check = (_encode_split(encoder, split) for split in (own, check))
-    if isinstance(encoder, TextEncoder):
-        encoder.trunk.fit(own.inputs)
-    width = cast(int, encoder.width)  # D; what the encoder gives beyond it is for the experts alone
-    classifier = nn.Linear(width, data.outputs).to(config.device)
-    encoder.to(config.device)
-    hide = nn.Dropout(config.base.dropout)
-    net = nn.ModuleList([encoder, classifier, hide])
-    trunk = encoder.trunk if config.base.teach == "value" and isinstance(encoder, TextEncoder) else None
-    values = place_classes(trunk, classifier) if isinstance(trunk, TokenSum) else torch.empty(0)
+    shared, validation = (
+        Split(encoder.read(split.inputs), split.labels, split.domains) for split in (shared, validation)
+    )
+    encoder.fit(shared.inputs)
+    return fit_base(encoder, config.base, shared, validation, data.outputs, seed, config.device)
 
-    def answer(images: Tensor) -> Tensor:
-        return classifier(hide(encoder(images.to(config.device))[:, :width]))
 
+def train_feature_base(training: TrainingConfig, shared: Split, hidden: int, classes: int, seed: int) -> Base:
+    """Return a base for standardised features, (N, F): one hidden layer and the classifier; for the estimator."""
+    _seed_everything(seed)
+    encoder = FeatureEncoder(MLPTrunk(shared.inputs.shape[1], hidden, 1, beside=True))
+    return fit_base(encoder, BaseConfig(training=training), shared, None, classes, seed)
+
+
+def fit_base(
+    encoder: Encoder,
+    config: BaseConfig,
+    shared: Split,
+    validation: Split | None,
+    outputs: int,
+    seed: int,
+    device: str = "cpu",
+) -> Base:
+    """Train encoder and classifier together, and return them as a frozen base on the CPU.
+
+    Parameters
+    ----------
+    encoder
+        The untrained encoder.
+    config
+        Settings of the base.
+    shared, validation
+        The shared subset and validation examples, as `encoder.read` returns their inputs; no validation, no early stop.
+    outputs
+        Number of classes C.
+    seed
+        Decides batches and augmentation.
+    device
+        Where to train.
+    """
+    width: int = encoder.width  # D; further features of the encoder are for experts and router
+    classifier = nn.Linear(width, outputs).to(device)
+    encoder.to(device)
+    drop = nn.Dropout(config.dropout)
+    network = nn.ModuleList([encoder, classifier, drop])
+    trunk = encoder.value_trunk if config.teach == "value" else None
+    values = set_class_values(trunk, classifier) if trunk else torch.empty(0)
     draw = generator(seed, "augmentation")
 
+    def logits(inputs: Tensor) -> Tensor:
+        return classifier(drop(encoder(inputs.to(device))[:, :width]))
+
     def loss(rows: Tensor) -> Tensor:
-        images = own.inputs[rows[0]]
-        images = distort(images, draw) if config.base.augment else images
-        labels = own.labels[rows[0]].to(config.device)
-        if isinstance(trunk, TokenSum):
-            return mse_loss(trunk.value(trunk.sum(images))[:, 0], values[labels])[None]
-        return cross_entropy(answer(images), labels, label_smoothing=config.base.smoothing)[None]
+        inputs = shared.inputs[rows[0]]
+        inputs = distort(inputs, draw) if config.augment else inputs
+        labels = shared.labels[rows[0]].to(device)
+        if trunk is not None:
+            return mse_loss(trunk.value(trunk.sum(inputs))[:, 0], values[labels])[None]
+        return cross_entropy(logits(inputs), labels, label_smoothing=config.smoothing)[None]
 
     def score(_: int) -> float:
-        net.eval()
+        assert validation is not None
+        network.eval()
+        batches = zip(validation.inputs.split(BATCH), validation.labels.split(BATCH), strict=True)
         with torch.no_grad():
-            right = [answer(x).argmax(-1).cpu() == y for x, y in _batches(check)]
-        net.train()
+            right = [logits(inputs).argmax(-1).cpu() == labels for inputs, labels in batches]
+        network.train()
         return float(torch.cat(right).double().mean())
 
-    train(
-        config.base.training,
-        trunk or net,
-        loss,
-        [len(own)],
-        [generator(seed, "batches", "base")],
-        score,
-        f"seed {seed}: base",
-    )
-    net.cpu().eval()
+    batches = [generator(seed, "batches", "base")]
+    title = f"seed {seed}: base"
+    train(trunk or network, loss, [len(shared)], batches, config.training, title, score if validation else None)
+    network.cpu().eval()
     with torch.no_grad():
-        seen = torch.cat([encoder(x) for x in own.inputs.split(BATCH)])  # (N, E)
-    return Base.over(encoder, classifier, seen).tensors()
+        features = torch.cat([encoder(inputs) for inputs in shared.inputs.split(BATCH)])  # (N, E)
+    return Base.from_trained(encoder, classifier, features)
 
 
-def place_classes(trunk: TokenSum, classifier: nn.Linear) -> Tensor:
-    """Let each class of the classifier stand at its own value, in order, for good; gives the values, (C,)."""
+def set_class_values(trunk: TokenSum, classifier: nn.Linear) -> Tensor:
+    """Fix the classifier so that class c answers best at its own value, in order; return the values, (C,)."""
     count = classifier.out_features
-    values = (torch.arange(count) - (count - 1) / 2) * (SPAN / count)
+    values = (torch.arange(count) - (count - 1) / 2) * (VALUE_SPAN / count)
     classifier.weight.data = 2 * trunk.code(values)
     classifier.bias.data.zero_()
     return values
 
 
-def _encode_split(encoder: nn.Module, split: Split) -> Split:
-    """A split as the trained part of the encoder reads it."""
-    inputs = encoder.read(split.inputs) if isinstance(encoder, TextEncoder) else split.inputs
-    return Split(inputs, split.labels, split.domains)
-
-
-def _batches(split: Split) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(split.inputs.split(BATCH), split.labels.split(BATCH), strict=True)
+def _seed_everything(seed: int) -> None:
+    """Seed torch's global generator, from which modules draw their initial weights."""
+    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))

@@ -1,4 +1,4 @@
-"""Who learns from what: the shared subset, the parts of validation, and the lesson of each expert."""
+"""What each learner is trained on: the shared subset, the parts of validation, and the data of each expert."""
 
 from __future__ import annotations
 
@@ -13,105 +13,123 @@ from redx.config import RunConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.io import files
+from redx.io.files import read_tensors, without_prefix
 from redx.seeding import generator
 
-BATCH = 1000  # images that are handled at once
+BATCH = 1000  # inputs that go through an encoder at once
 
 
 @dataclass(frozen=True)
 class ExpertData:
-    """All that one expert may see: its own domain, anchors outside it (shared subset), its part of validation.
+    """Everything that one expert is trained on.
 
-    Held-out examples outside its domain, `calibration`, set its cut-off and teach it nothing.
+    Attributes
+    ----------
+    name
+        The expert's domain.
+    own
+        Training examples of its own domain.
+    anchors
+        Examples of the shared subset outside its domain, on which it must keep the base's answers.
+    validation
+        Validation examples of its own domain, for early stopping and metrics.
+    calibration
+        Held-out examples outside its domain that set its cut-off; it is not trained on them.
     """
 
     name: str
     own: Split
     anchors: Split
-    check: Split
+    validation: Split
     calibration: Split
 
 
-def shared_rows(data: Data, part: float, seed: int, least: int = 0) -> Tensor:
-    """Rows of the shared subset: this part of every label's training examples, at least so many where there are."""
+@dataclass(frozen=True)
+class SharedData:
+    """What is shared with everybody who trains an expert.
+
+    Attributes
+    ----------
+    anchors
+        The shared subset of the training data.
+    calibration
+        Held-out examples that set cut-offs.
+    """
+
+    anchors: Split
+    calibration: Split
+
+    def for_expert(self, name: str, own: Split, validation: Split, domains: Sequence[str]) -> ExpertData:
+        """Return the data of one expert; shared examples of its own domain are left out of its anchors."""
+        index = domains.index(name) if name in domains else -1
+        anchors, calibration = (_where(split, split.domains != index) for split in (self.anchors, self.calibration))
+        return ExpertData(name, own, anchors, validation, calibration)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, to be saved."""
+        both = {"anchors": self.anchors, "calibration": self.calibration}
+        return {f"{part}.{name}": value for part, split in both.items() for name, value in vars(split).items()}
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor]) -> SharedData:
+        """Return what `tensors()` described."""
+        anchors, calibration = (Split(**without_prefix(tensors, part)) for part in ("anchors", "calibration"))
+        return SharedData(anchors, calibration)
+
+
+def read_shared(folder: Path) -> SharedData:
+    """Return the shared data of a seed's folder."""
+    try:
+        return SharedData.from_tensors(read_tensors(folder / "shared.safetensors"))
+    except TypeError as error:
+        raise RedxError(f"{folder / 'shared.safetensors'} is no shared subset; repeat the run.") from error
+
+
+def shared_rows(data: Data, share: float, seed: int, least: int = 0) -> Tensor:
+    """Return the training rows of the shared subset: this share of every label's examples, and at least `least`."""
     draw = generator(seed, "shared subset")
     chosen = []
     for label in data.train.labels.unique():
         rows = torch.nonzero(data.train.labels == label)[:, 0]
-        chosen.append(rows[torch.randperm(len(rows), generator=draw)[: max(round(part * len(rows)), least)]])
+        chosen.append(rows[torch.randperm(len(rows), generator=draw)[: max(round(share * len(rows)), least)]])
     return torch.cat(chosen).sort().values
 
 
 def split_validation(data: Data, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Rows of validation for choices (early stopping, tuning), and for conformal cut-offs alone."""
+    """Return the validation rows for choices (early stopping, tuning) and those for conformal cut-offs alone."""
     rows = torch.randperm(len(data.validation), generator=generator(seed, "calibration"))
     cut = round((1 - calibration) * len(rows))
     return rows[:cut].sort().values, rows[cut:].sort().values
 
 
 def select_shared(data: Data, config: RunConfig, seed: int) -> SharedData:
-    """What is shared with everybody who trains an expert, as raw inputs."""
-    _, calibrate = split_validation(data, config.ownership.calibration, seed)
-    return SharedData(
-        data.train.only(shared_rows(data, config.base.share, seed, config.base.least)), data.validation.only(calibrate)
-    )
+    """Return the shared data of a run, as raw inputs."""
+    _, calibration = split_validation(data, config.ownership.calibration, seed)
+    anchors = shared_rows(data, config.base.share, seed, config.base.least)
+    return SharedData(data.train.only(anchors), data.validation.only(calibration))
 
 
-def distorted_copy(split: Split, seed: int, number: int) -> Split:
-    """The same images by another hand: a distorted copy."""
-    draw = generator(seed, "copy", number)
-    images = [distort(some, draw).round().to(split.inputs.dtype) for some in split.inputs.split(BATCH)]
-    return Split(torch.cat(images), split.labels, split.domains)
-
-
-def concatenate(splits: Sequence[Split]) -> Split:
-    """Several splits as one."""
-    return Split(*(torch.cat([getattr(split, field.name) for split in splits]) for field in fields(Split)))
-
-
-def expert_datasets(domains: Sequence[str], train: Split, shared: SharedData, check: Split) -> list[ExpertData]:
-    """Each domain's lesson; nothing of another domain's own data is in it."""
+def expert_datasets(domains: Sequence[str], train: Split, shared: SharedData, validation: Split) -> list[ExpertData]:
+    """Return the data of each domain's expert; none holds training data of another domain."""
     return [
-        shared.lesson(name, _where(train, train.domains == index), _where(check, check.domains == index), domains)
+        shared.for_expert(
+            name, _where(train, train.domains == index), _where(validation, validation.domains == index), domains
+        )
         for index, name in enumerate(domains)
     ]
 
 
-@dataclass(frozen=True)
-class SharedData:
-    """What goes with the base to whoever trains an expert: the shared subset, and held-out examples for cut-offs."""
+def distorted_copy(split: Split, seed: int, number: int) -> Split:
+    """Return the same images, each randomly distorted."""
+    draw = generator(seed, "copy", number)
+    images = [distort(batch, draw).round().to(split.inputs.dtype) for batch in split.inputs.split(BATCH)]
+    return Split(torch.cat(images), split.labels, split.domains)
 
-    anchors: Split
-    calibration: Split
 
-    def lesson(self, name: str, own: Split, check: Split, domains: Sequence[str]) -> ExpertData:
-        """The lesson of one expert; shared examples of its own domain are no anchors."""
-        index = domains.index(name) if name in domains else -1
-        anchors, calibration = (_where(some, some.domains != index) for some in (self.anchors, self.calibration))
-        return ExpertData(name, own, anchors, check, calibration)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All of it by name, to be saved."""
-        both = {"anchors": self.anchors, "calibration": self.calibration}
-        return {f"{part}.{name}": value for part, split in both.items() for name, value in vars(split).items()}
-
-    @staticmethod
-    def of(tensors: dict[str, Tensor]) -> SharedData:
-        parts = [
-            {name.split(".")[1]: value for name, value in tensors.items() if name.startswith(f"{part}.")}
-            for part in ("anchors", "calibration")
-        ]
-        return SharedData(Split(**parts[0]), Split(**parts[1]))
+def concatenate(splits: Sequence[Split]) -> Split:
+    """Return several splits as one."""
+    return Split(*(torch.cat([getattr(split, field.name) for split in splits]) for field in fields(Split)))
 
 
 def _where(split: Split, chosen: Tensor) -> Split:
     return split.only(torch.nonzero(chosen)[:, 0])
-
-
-def read_shared(folder: Path) -> SharedData:
-    """The shared subset that goes with the base."""
-    try:
-        return SharedData.of(files.read_tensors(folder / "shared.safetensors"))
-    except TypeError as error:
-        raise RedxError(f"{folder / 'shared.safetensors'} is no shared subset; repeat the run.") from error

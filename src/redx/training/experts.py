@@ -1,16 +1,16 @@
-"""Experts from lessons: every bank and the ownership score of each, with what is to be known of it."""
+"""Train experts: every bank and the ownership score of each, with the description that becomes expert.json."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from redx.composition.parts import predicted_classes
-from redx.config import RunConfig
+from redx.config import BankId, RunConfig
 from redx.data.dataset import Split
 from redx.models.banks import Bank, run_bank, split_bank
 from redx.models.base import Base
@@ -24,74 +24,96 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 def train_experts(
     config: RunConfig,
-    taught: Sequence[ExpertData],
+    datasets: Sequence[ExpertData],
     base: Base,
     seed: int,
     unit: float,
     classes: Sequence[str],
-    mark: dict[str, Any],
+    fingerprint: dict[str, Any],
     dtype: str = "float32",
 ) -> list[Expert]:
-    """An expert a lesson, none of which depends on the others; kept in some precision."""
-    chosen = {key: bank for key, bank in config.of_form("standalone", "residual").items() if bank.of is None}
-    banks = {key: train_bank(key, bank, taught, base, seed, unit) for key, bank in chosen.items()}
-    alone = {key: split_bank(bank) for key, bank in banks.items()}
-    if any(bank.owned for bank in config.banks.values()):
-        alone["ownership"] = train_ownership(config.ownership, taught, base, seed)
-    made = []
-    for index, lesson in enumerate(taught):
-        tensors = {f"{key}.{name}": value for key, files in alone.items() for name, value in files[index].items()}
-        tensors = {
-            name: value.to(DTYPES[dtype]) if value.is_floating_point() else value for name, value in tensors.items()
-        }
-        facts = {
+    """Train one expert per dataset; none depends on the others.
+
+    Parameters
+    ----------
+    config
+        Settings of the run: which banks every expert is part of.
+    datasets
+        The data of each expert, as features.
+    base
+        The frozen base.
+    seed
+        Decides initial weights and batches.
+    unit
+        For a regression, what one unit of the answer is in the network's output.
+    classes
+        The labels, in the order of the logits.
+    fingerprint
+        Fingerprint of the base, which every expert carries along.
+    dtype
+        Precision that the expert's tensors are stored in.
+
+    Returns
+    -------
+    list of Expert
+        The experts, in the order of the datasets.
+    """
+    own = {bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.of is None}
+    banks = {bank_id: train_bank(bank_id, bank, datasets, base, seed, unit) for bank_id, bank in own.items()}
+    tensors = {str(bank_id): split_bank(bank) for bank_id, bank in banks.items()}
+    has_ownership = any(bank.owned for bank in config.banks.values())
+    if has_ownership:
+        tensors["ownership"] = train_ownership(config.ownership, datasets, base, seed)
+    experts = []
+    for index, data in enumerate(datasets):
+        info = {
             "schema": 1,
-            "domain": lesson.name,
-            "kind": "residual and standalone heads" if any(map(_corrects, banks)) else "standalone heads",
+            "domain": data.name,
+            "kind": "residual and standalone heads" if any(key.corrects_base for key in banks) else "standalone heads",
             "task": config.task,
             "preset": config.preset,
             "seed": seed,
-            "classes": [classes[label] for label in lesson.own.labels.unique().tolist()] if classes else [],
+            "classes": [classes[label] for label in data.own.labels.unique().tolist()] if classes else [],
             "dtype": dtype,
-            "banks": {key: config.banks[key].model_dump(mode="json") for key in banks},
-            "training": {"examples": len(lesson.own), "anchors": len(lesson.anchors)},
-            "metrics": _measure(lesson.check, {**banks}, index, base, unit),
-            "base": mark,
+            "banks": {str(bank_id): config.banks[bank_id].model_dump(mode="json") for bank_id in banks},
+            "training": {"examples": len(data.own), "anchors": len(data.anchors)},
+            "metrics": _metrics(data.validation, banks, index, base, unit),
+            "base": fingerprint,
         }
-        if "ownership" in alone:
-            facts["ownership"] = _ownership(
-                config, lesson, OwnershipScorer(config.ownership, alone["ownership"][index], base)
-            )
-        made.append(Expert(facts, tensors))
-    return made
+        if has_ownership:
+            scorer = OwnershipScorer(config.ownership, tensors["ownership"][index], base)
+            info["ownership"] = _describe_ownership(config, data, scorer)
+        mine = {f"{key}.{name}": value for key, files in tensors.items() for name, value in files[index].items()}
+        experts.append(Expert(info, _to_dtype(mine, dtype)))
+    return experts
 
 
-def _corrects(key: str) -> bool:
-    return key.startswith("residual/")
+def _to_dtype(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
+    return {name: value.to(DTYPES[dtype]) if value.is_floating_point() else value for name, value in tensors.items()}
 
 
-def _measure(check: Split, banks: dict[str, Bank], index: int, base: Base, unit: float) -> dict[str, Any]:
-    """Accuracy on held-out examples of its own domain: the base's, and its own in every bank."""
+def _metrics(split: Split, banks: Mapping[BankId, Bank], index: int, base: Base, unit: float) -> dict[str, Any]:
+    """Return the accuracy of the base, and of the expert in every bank, on held-out examples of its own domain."""
 
-    def accuracy(said: Tensor) -> float | None:
-        return float((predicted_classes(said / unit) == check.labels).double().mean()) if len(check) else None
+    def accuracy(logits: Tensor) -> float | None:
+        return float((predicted_classes(logits / unit) == split.labels).double().mean()) if len(split) else None
 
-    logits = base.classify(check.inputs)
-    found: dict[str, Any] = {"examples": len(check), "base": accuracy(logits)}
-    for key, bank in banks.items():
-        said = run_bank(bank, check.inputs)[:, index]
-        found[key] = accuracy(logits + said if _corrects(key) else said)
-    return found
+    logits = base.classify(split.inputs)
+    metrics: dict[str, Any] = {"examples": len(split), "base": accuracy(logits)}
+    for bank_id, bank in banks.items():
+        outputs = run_bank(bank, split.inputs)[:, index]
+        metrics[str(bank_id)] = accuracy(logits + outputs if bank_id.corrects_base else outputs)
+    return metrics
 
 
-def _ownership(config: RunConfig, lesson: ExpertData, owner: OwnershipScorer) -> dict[str, Any]:
-    cutoff = owner.cutoff(config.ownership.alpha)
+def _describe_ownership(config: RunConfig, data: ExpertData, scorer: OwnershipScorer) -> dict[str, Any]:
+    alpha = config.ownership.alpha
+    cutoff = scorer.cutoff(alpha)
+    active = scorer.is_active(data.validation.inputs, alpha).double()
     return {
         "score": config.ownership.score,
-        "alpha": config.ownership.alpha,
-        "cutoff": cutoff if math.isfinite(cutoff) else None,  # None: too few held-out examples, so it stays silent
-        "calibration": len(lesson.calibration),
-        "speaks": float(owner.speaks(lesson.check.inputs, config.ownership.alpha).double().mean())
-        if len(lesson.check)
-        else None,
+        "alpha": alpha,
+        "cutoff": cutoff if math.isfinite(cutoff) else None,  # None: too few held-out examples, so it is never active
+        "calibration": len(data.calibration),
+        "speaks": float(active.mean()) if len(active) else None,  # share of its own domain on which it is active
     }

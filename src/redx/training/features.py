@@ -1,29 +1,37 @@
-"""What each stage computes: from settings, data and a seed to tensors; no run folder, no order of things."""
+"""Features of the frozen base: computed once per split and set of weights, then read from the cache."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
-from redx.io import feature_cache, hashing
+from redx.io.feature_cache import cached_rows
+from redx.io.hashing import hash_tensors
 from redx.io.progress import progress
 from redx.models.base import Base
-from redx.models.encoder import TextEncoder
-from redx.training import datasets
-from redx.training.datasets import BATCH, SharedData
+from redx.training.datasets import BATCH, SharedData, concatenate, distorted_copy, split_validation
+
+
+@dataclass(frozen=True)
+class EmbeddedSplits:
+    """What experts and router are trained on, as features: training data, shared data, validation for choices."""
+
+    train: Split
+    shared: SharedData
+    validation: Split
 
 
 def embed_split(config: RunConfig, base: Base, split: Split) -> Split:
-    """A split as the experts read it; the frozen encoder runs once for the same weights and data."""
+    """Return a split with the base's features as inputs, (N, E)."""
     if config.backbone == "none":
         return split
-    mark = base.encoder.mark if isinstance(base.encoder, TextEncoder) else config.backbone
-    name = hashing.hash_tensors(base.tensors(), mark, split.digest())
+    name = hash_tensors(base.tensors(), base.encoder.mark, split.digest())
 
-    def make() -> Iterator[Tensor]:
+    def encode() -> Iterator[Tensor]:
         moved = base.to(config.device)
         with progress("encoding", len(split)) as advance:
             for batch in split.inputs.split(BATCH):
@@ -31,21 +39,18 @@ def embed_split(config: RunConfig, base: Base, split: Split) -> Split:
                 advance(len(batch))
         moved.to("cpu")
 
-    return Split(feature_cache.cached_rows(name, len(split), make), split.labels, split.domains)
+    return Split(cached_rows(name, len(split), encode), split.labels, split.domains)
 
 
 def embed_shared(config: RunConfig, base: Base, shared: SharedData, seed: int) -> SharedData:
-    """The shared subset as experts read it, with its distorted copies."""
-    copies = (datasets.distorted_copy(shared.anchors, seed, number) for number in range(config.base.copies))
-    anchors = [embed_split(config, base, some) for some in (shared.anchors, *copies)]
-    return SharedData(datasets.concatenate(anchors), embed_split(config, base, shared.calibration))
+    """Return the shared data as features; anchors include distorted copies where the settings ask for them."""
+    copies = (distorted_copy(shared.anchors, seed, number) for number in range(config.base.copies))
+    anchors = [embed_split(config, base, split) for split in (shared.anchors, *copies)]
+    return SharedData(concatenate(anchors), embed_split(config, base, shared.calibration))
 
 
-EmbeddedSplits = tuple[Split, SharedData, Split]  # train, what is shared, validation for choices: as experts read them
-
-
-def embed_splits(config: RunConfig, base: Base, data: Data, raw: SharedData, seed: int) -> EmbeddedSplits:
-    """What the frozen base makes of the data."""
+def embed_splits(config: RunConfig, base: Base, data: Data, shared: SharedData, seed: int) -> EmbeddedSplits:
+    """Return the training data, the shared data and validation for choices as features."""
     train, validation = (embed_split(config, base, split) for split in (data.train, data.validation))
-    choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
-    return train, embed_shared(config, base, raw, seed), validation.only(choose)
+    choices, _ = split_validation(data, config.ownership.calibration, seed)
+    return EmbeddedSplits(train, embed_shared(config, base, shared, seed), validation.only(choices))

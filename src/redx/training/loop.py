@@ -1,7 +1,7 @@
-"""One loop for every stage: AdamW, virtual batches, a schedule, early stopping on validation, best weights kept.
+"""One training loop for every stage: AdamW, virtual batches, a schedule, early stopping on validation.
 
-K independent learners train as one stack. Each draws its own batches from its own generator, follows its own schedule
-and stops on its own, so that its result is the same alone and in company.
+K independent learners train as one stack. Each draws its batches from its own generator, follows its own schedule and
+stops on its own, so that its result does not depend on the other learners.
 """
 
 from __future__ import annotations
@@ -21,104 +21,107 @@ from redx.io.progress import progress
 
 log = logging.getLogger("redx")
 
-
 Loss = Callable[[Tensor], Tensor]  # rows (K, B) of each learner's own data -> losses (K,)
+Score = Callable[[int], float]  # learner -> its score on validation; larger is better
 
 
-Score = Callable[[int], float]  # learner -> its figure on validation, larger is better
-
-
-def fit(
-    parameters: Sequence[Tensor],
+def train(
+    module: nn.Module | Sequence[nn.Parameter],
     loss: Loss,
     sizes: Sequence[int],
     generators: Sequence[Generator],
-    *,
+    config: TrainingConfig,
     title: str,
-    epochs: int,
-    batch: int,
-    virtual_batch: int,
-    lr: float,
-    weight_decay: float,
-    warmup: float,
-    schedule: str,
-    patience: int | None = None,
-    precision: str = "float32",
-    clip: float | None = None,
-    beta: float = 0.999,
     score: Score | None = None,
-    buffers: Sequence[Tensor] = (),
 ) -> list[int]:
-    """Train K learners that hold `sizes[k]` examples each; gives the number of epochs each one took.
+    """Train K learners in place.
 
-    With K > 1 every parameter carries the learner as its first axis; with K = 1 its shape is free. `buffers` are kept
-    and restored with the parameters. Weight decay holds for matrices alone, not for biases and scales.
+    Parameters
+    ----------
+    module
+        A module, or the parameters to train. With K > 1 the first axis of every parameter is the learner; with K = 1
+        its shape is free. Buffers of a module are kept and restored together with the best parameters.
+    loss
+        Takes rows of each learner's own data, (K, B), to losses, (K,).
+    sizes
+        Number of examples of each learner.
+    generators
+        Each learner's source of batches.
+    config
+        Settings of the stage. Weight decay applies to matrices only, not to biases and scales.
+    title
+        Name of the stage, for progress bars, logs and errors.
+    score
+        Score of a learner on validation; with `config.patience` the best state is kept and training stops early.
+
+    Returns
+    -------
+    list of int
+        The number of epochs that each learner took.
     """
-    check_precision(precision, parameters[0].device.type)
+    parameters = list(module.parameters()) if isinstance(module, nn.Module) else list(module)
+    buffers = list(module.buffers()) if isinstance(module, nn.Module) else []
+    device = parameters[0].device.type
+    check_precision(config.precision, device)
     learners = len(sizes)
     if not all(sizes):
         raise RedxError(f"Stage '{title}' has a learner without any examples; give every domain some.")
-    epoch = [math.ceil(size / virtual_batch) for size in sizes]  # steps an epoch takes
-    total = [epochs * steps for steps in epoch]
-    streams = [_Stream(size, generator) for size, generator in zip(sizes, generators, strict=True)]
-    matrices = [parameter for parameter in parameters if sum(size > 1 for size in parameter.shape[-2:]) > 1]
-    others = [parameter for parameter in parameters if all(parameter is not matrix for matrix in matrices)]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=lr, betas=(0.9, beta), fused=True)
-    dtype = getattr(torch, precision)
+    epoch_steps = [math.ceil(size / config.virtual_batch) for size in sizes]
+    total_steps = [config.epochs * steps for steps in epoch_steps]
+    shuffles = [_Shuffle(size, generator) for size, generator in zip(sizes, generators, strict=True)]
+    optimiser = _optimiser(parameters, config)
+    dtype = getattr(torch, config.precision)
     # float16 loses small gradients unless they are scaled up
-    scaler = torch.amp.GradScaler(parameters[0].device.type, enabled=dtype == torch.float16)
-    best = [-math.inf] * learners
+    scaler = torch.amp.GradScaler(device, enabled=dtype == torch.float16)
+    stop_early = score is not None and config.patience is not None
     state = [*parameters, *buffers]
-    kept = [tensor.detach().clone() for tensor in state]
-    waited = [0] * learners
-    running = [True] * learners
-    taken = [0] * learners
-    with progress(title, max(total)) as advance:
-        for step in range(max(total)):
-            rows = torch.stack([stream.take(virtual_batch) for stream in streams])  # (K, B)
+    best_state = [tensor.detach().clone() for tensor in state]
+    best = [-math.inf] * learners
+    waited, epochs, running = [0] * learners, [0] * learners, [True] * learners
+    with progress(title, max(total_steps)) as advance:
+        for step in range(max(total_steps)):
+            rows = torch.stack([shuffle.take(config.virtual_batch) for shuffle in shuffles])  # (K, B)
             optimiser.zero_grad(set_to_none=True)
-            pieces = rows.split(batch, dim=1)
-            for piece in pieces:
-                with torch.autocast(parameters[0].device.type, dtype, enabled=dtype != torch.float32):
-                    each = loss(piece) * (piece.shape[1] / virtual_batch)
-                if not bool(each.isfinite().all()):
+            for batch in rows.split(config.batch, dim=1):
+                with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+                    losses = loss(batch) * (batch.shape[1] / config.virtual_batch)
+                if not bool(losses.isfinite().all()):
                     raise RedxError(
                         f"The loss of stage '{title}' became NaN or infinite at step {step + 1}; "
                         "lower its learning rate or look for NaN in the data."
                     )
-                scaler.scale(each.sum()).backward()
-            if clip is not None:
+                scaler.scale(losses.sum()).backward()
+            if config.clip is not None:
                 scaler.unscale_(optimiser)
-                _clip(parameters, clip, learners)
+                _clip_gradients(parameters, config.clip, learners)
             before = [parameter.detach().clone() for parameter in parameters]
             scaler.step(optimiser)
             scaler.update()
-            rates = [_rate(step / total[k], warmup, schedule) if running[k] else 0.0 for k in range(learners)]
+            rates = [_rate(step / total_steps[k], config) if running[k] else 0.0 for k in range(learners)]
             _scale_step(parameters, before, rates)
             for k in range(learners):
-                if not running[k] or (step + 1) % epoch[k]:
+                if not running[k] or (step + 1) % epoch_steps[k]:
                     continue
-                taken[k] += 1
-                if score is not None and patience is not None:
+                epochs[k] += 1
+                if score is not None and stop_early:
                     reached = score(k)
                     waited[k] = 0 if reached > best[k] else waited[k] + 1
                     if reached > best[k]:
                         best[k] = reached
-                        _copy(state, kept, k, learners)
-                running[k] = step + 1 < total[k] and (patience is None or waited[k] < patience)
+                        _copy_learner(state, best_state, k, learners)
+                running[k] = step + 1 < total_steps[k] and (config.patience is None or waited[k] < config.patience)
             advance(1)
             if not any(running):
                 break
-    if score is not None and patience is not None:
+    if stop_early:
         for k in range(learners):
-            _copy(kept, state, k, learners)
-    log.info("%s: %s epochs", title, ", ".join(map(str, sorted(set(taken)))))
-    return taken
+            _copy_learner(best_state, state, k, learners)
+    log.info("%s: %s epochs", title, ", ".join(map(str, sorted(set(epochs)))))
+    return epochs
 
 
-class _Stream:
-    """An endless shuffle of the rows 0 … size-1: each pass in a new order."""
+class _Shuffle:
+    """An endless stream of the rows 0 … size-1, each pass in a new random order."""
 
     def __init__(self, size: int, generator: Generator) -> None:
         self.size, self.generator = size, generator
@@ -131,35 +134,42 @@ class _Stream:
         return taken
 
 
-def _rate(progressed: float, warmup: float, schedule: str) -> float:
-    """The learning rate as a share of its peak."""
-    if progressed < warmup:
-        return (progressed + 1e-3) / (warmup + 1e-3)
-    if schedule == "constant":
+def _optimiser(parameters: Sequence[Tensor], config: TrainingConfig) -> torch.optim.Optimizer:
+    matrices = [parameter for parameter in parameters if sum(size > 1 for size in parameter.shape[-2:]) > 1]
+    others = [parameter for parameter in parameters if all(parameter is not matrix for matrix in matrices)]
+    groups = [{"params": matrices, "weight_decay": config.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, config.beta), fused=True)
+
+
+def _rate(done: float, config: TrainingConfig) -> float:
+    """Return the learning rate as a share of its peak, after this share of the steps."""
+    if done < config.warmup:
+        return (done + 1e-3) / (config.warmup + 1e-3)
+    if config.schedule == "constant":
         return 1.0
-    return 0.5 * (1 + math.cos(math.pi * (progressed - warmup) / max(1e-9, 1 - warmup)))
+    return 0.5 * (1 + math.cos(math.pi * (done - config.warmup) / max(1e-9, 1 - config.warmup)))
 
 
-def _clip(parameters: Sequence[Tensor], limit: float, learners: int) -> None:
-    """Shorten the gradient of each learner to this norm at most."""
-    found = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    rows = [grad.view(learners if learners > 1 else 1, -1) for grad in found]
+def _clip_gradients(parameters: Sequence[Tensor], limit: float, learners: int) -> None:
+    """Scale the gradient of each learner down to this norm at most."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    rows = [gradient.view(learners if learners > 1 else 1, -1) for gradient in gradients]
     norms = torch.stack([row.square().sum(1) for row in rows]).sum(0).sqrt()  # (K,)
-    share = (limit / (norms + 1e-6)).clamp_max(1)
+    factors = (limit / (norms + 1e-6)).clamp_max(1)
     for row in rows:
-        row.mul_(share[:, None])
+        row.mul_(factors[:, None])
 
 
 def _scale_step(parameters: Sequence[Tensor], before: Sequence[Tensor], rates: list[float]) -> None:
-    """AdamW's step is linear in its rate, so scaling it by slice gives every learner a rate of its own."""
+    """Scale the optimiser's step by learner: AdamW's step is linear in its rate, so each learner gets its own rate."""
     with torch.no_grad():
         for parameter, old in zip(parameters, before, strict=True):
-            share = torch.tensor(rates, dtype=parameter.dtype, device=parameter.device)
-            share = share.view(-1, *[1] * (parameter.ndim - 1)) if len(rates) > 1 else share[0]
-            parameter.copy_(old + share * (parameter - old))
+            factors = torch.tensor(rates, dtype=parameter.dtype, device=parameter.device)
+            factors = factors.view(-1, *[1] * (parameter.ndim - 1)) if len(rates) > 1 else factors[0]
+            parameter.copy_(old + factors * (parameter - old))
 
 
-def _copy(source: Sequence[Tensor], target: Sequence[Tensor], learner: int, learners: int) -> None:
+def _copy_learner(source: Sequence[Tensor], target: Sequence[Tensor], learner: int, learners: int) -> None:
     with torch.no_grad():
         for old, new in zip(source, target, strict=True):
             if learners > 1:
@@ -168,43 +178,35 @@ def _copy(source: Sequence[Tensor], target: Sequence[Tensor], learner: int, lear
                 new.copy_(old)
 
 
-def draw_rows(splits: Sequence[Split], count: int, draws: Sequence[Generator]) -> Tensor:
-    """Random rows of each split, from its own generator: (K, B)."""
-    pairs = zip(splits, draws, strict=True)
-    return torch.stack([torch.randint(len(split), (count,), generator=draw) for split, draw in pairs])
+# --- batches of K learners
+
+
+def draw_rows(splits: Sequence[Split], count: int, generators: Sequence[Generator]) -> Tensor:
+    """Return random rows of each split, drawn from its own generator: (K, B)."""
+    pairs = zip(splits, generators, strict=True)
+    return torch.stack([torch.randint(len(split), (count,), generator=generator) for split, generator in pairs])
 
 
 def gather_rows(splits: Sequence[Split], rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Row k of `rows` taken from split k: (K, B, E) and (K, B)."""
+    """Return inputs and labels of row k of `rows` from split k: (K, B, E) and (K, B)."""
     pairs = list(zip(splits, rows, strict=True))
-    return torch.stack([split.inputs[some] for split, some in pairs]), torch.stack(
-        [s.labels[some] for s, some in pairs]
-    )
+    inputs = torch.stack([split.inputs[chosen] for split, chosen in pairs])
+    return inputs, torch.stack([split.labels[chosen] for split, chosen in pairs])
 
 
-def dropout(x: Tensor, share: float, draws: Sequence[Generator]) -> Tensor:
-    """Dropout in which learner k draws from generator k: (K, B, E) to the same.
+def dropout(x: Tensor, share: float, generators: Sequence[Generator]) -> Tensor:
+    """Apply dropout to (K, B, E), drawing for learner k from generator k.
 
-    A byte decides a value, eight of them a draw: drawing is what costs time here. So the share counts in 256ths.
+    One random byte decides one value, and eight bytes come from one draw, since drawing is what costs time here. The
+    share is therefore rounded to a multiple of 1/256.
     """
     cut = round(256 * share)
     if cut == 0:
         return x
     size = x[0].numel()
-    words = [torch.empty(-(-size // 8), dtype=torch.long).random_(-(2**63), None, generator=draw) for draw in draws]
+    words = [
+        torch.empty(-(-size // 8), dtype=torch.long).random_(-(2**63), None, generator=generator)
+        for generator in generators
+    ]
     kept = torch.stack([word.view(torch.uint8)[:size].view(x.shape[1:]) for word in words]) >= cut
     return x * kept / (1 - cut / 256)
-
-
-def train(
-    settings: TrainingConfig,
-    module: nn.Module,
-    loss: Callable[[Tensor], Tensor],
-    sizes: list[int],
-    batches: Sequence[torch.Generator],
-    score: Callable[[int], float] | None,
-    title: str,
-) -> None:
-    """The one loop, with the settings of a stage."""
-    state = {"buffers": list(module.buffers()), "score": score}
-    fit(list(module.parameters()), loss, sizes, batches, title=title, **state, **settings.model_dump())

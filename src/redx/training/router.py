@@ -1,4 +1,4 @@
-"""What each stage computes: from settings, data and a seed to tensors; no run folder, no order of things."""
+"""Train the router: which domain does an example come from?"""
 
 from __future__ import annotations
 
@@ -8,30 +8,42 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from redx.config import RunConfig
+from redx.config import RouterConfig
 from redx.data.dataset import Split
 from redx.models.router import NetworkRouter, initialise_router
 from redx.seeding import generator
 from redx.training.loop import dropout, train
 
 
-def train_router(config: RunConfig, domains: Sequence[str], split: Split, check: Split, seed: int) -> dict[str, Tensor]:
-    """Learn which domain an example comes from."""
-    settings = config.router
-    router = NetworkRouter(split.inputs.shape[1], len(domains), settings.shape, settings.hidden)
-    initialise_router(router, generator(seed, "router"))
-    router.standardise(split.inputs)
+def train_router(
+    config: RouterConfig, domains: Sequence[str], split: Split, validation: Split, seed: int
+) -> NetworkRouter:
+    """Train a router on the features of all domains.
 
+    Parameters
+    ----------
+    config
+        Architecture and training settings.
+    domains
+        The experts that it gets a gate for, in the order that `split.domains` counts.
+    split, validation
+        Features with their domains.
+    seed
+        Decides initial weights and batches.
+    """
+    router = NetworkRouter(split.inputs.shape[1], len(domains), config.shape, config.hidden)
+    initialise_router(router, generator(seed, "router"))
+    router.fit(split.inputs)
     draws = [generator(seed, "router dropout")]
 
     def loss(rows: Tensor) -> Tensor:
-        x = dropout(router.bus(split.inputs[rows[0]])[None], settings.dropout, draws)[0]
+        x = dropout(router.standardise(split.inputs[rows[0]])[None], config.dropout, draws)[0]
         return cross_entropy(router.layers(x), split.domains[rows[0]])[None]
 
     def score(_: int) -> float:
         with torch.no_grad():
-            return -float(cross_entropy(router(check.inputs), check.domains))
+            return -float(cross_entropy(router(validation.inputs), validation.domains))
 
     batches = [generator(seed, "batches", "router")]
-    train(settings.training, router, loss, [len(split)], batches, score, f"seed {seed}: router")
-    return router.state_dict()
+    train(router, loss, [len(split)], batches, config.training, f"seed {seed}: router", score)
+    return router

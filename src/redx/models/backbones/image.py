@@ -1,21 +1,22 @@
-"""The image encoder of the default preset: five convolutions with batch norm, and 256 features."""
+"""Image encoders by name: two convolutional networks for grey images of 28 × 28, and none at all."""
 
 import torch
 from torch import Tensor, nn
 
 from redx.errors import RedxError
+from redx.models.backbones.base import Encoder
 
 
 def conv_block(inner: int, outer: int, kernel: int = 3, padding: int = 1, pool: bool = False) -> list[nn.Module]:
-    """A convolution; the pool stands before batch norm, which then sees a quarter of the pixels."""
-    halve = [nn.MaxPool2d(2)] if pool else []
-    return [nn.Conv2d(inner, outer, kernel, padding=padding, bias=False), *halve, nn.BatchNorm2d(outer), nn.ReLU()]
+    """Return a convolution with batch norm; pooling comes first, so that batch norm sees a quarter of the pixels."""
+    pooling = [nn.MaxPool2d(2)] if pool else []
+    return [nn.Conv2d(inner, outer, kernel, padding=padding, bias=False), *pooling, nn.BatchNorm2d(outer), nn.ReLU()]
 
 
-class ConvEncoder(nn.Module):
-    """Grey images of 28 × 28 to 256 features."""
+class ConvEncoder(Encoder):
+    """Five convolutions with batch norm: grey images of 28 × 28 to 256 features; the default of MNIST."""
 
-    width = 256
+    width, mark = 256, "cnn"
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,19 +37,17 @@ class ConvEncoder(nn.Module):
         return self.layers(pixels.contiguous(memory_format=torch.channels_last))  # faster convolutions
 
 
-class IdentityEncoder(nn.Module):
-    """Hands its input on."""
-
-    width: int | None = None  # as wide as the input
+class IdentityEncoder(Encoder):
+    """Returns its input: the inputs are the features."""
 
     def forward(self, x: Tensor) -> Tensor:  # (N, D) -> (N, D)
         return x
 
 
-class SmallConvEncoder(nn.Module):
-    """Grey images of 28 × 28, as bytes, to 128 features."""
+class SmallConvEncoder(Encoder):
+    """The network of the papers: two convolutions, grey images of 28 × 28 to 128 features."""
 
-    width = 128  # D, all that there is
+    width, mark = 128, "cnn-small"
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,14 +67,12 @@ class SmallConvEncoder(nn.Module):
         return self.layers((x.float() / 255 - 0.1307)[:, None] / 0.3081)
 
 
-IMAGE_ENCODERS: dict[str, type[nn.Module]] = {  # by the name that `--backbone` takes
-    "cnn": ConvEncoder,
-    "cnn-small": SmallConvEncoder,
-    "none": IdentityEncoder,
+IMAGE_ENCODERS: dict[str, type[Encoder]] = {  # by the name that `--backbone` takes; a new one is listed here
+    kind.mark: kind for kind in (ConvEncoder, SmallConvEncoder, IdentityEncoder)
 }
 
 
-def build_image_encoder(name: str) -> nn.Module:
+def build_image_encoder(name: str) -> Encoder:
     """Return the untrained encoder of this name; its `width` is the number of features D it gives."""
     if name not in IMAGE_ENCODERS:
         raise RedxError(f"There is no backbone {name!r}; choose one of {', '.join(IMAGE_ENCODERS)}.")

@@ -78,7 +78,7 @@ class FrozenLM:
         return self.config.hidden_size * len(self.blocks) * (2 if self.pooling == "both" else 1)
 
     @cached_property
-    def shelf(self) -> FeatureCache:
+    def cache(self) -> FeatureCache:
         """What was read before, by this or any other process."""
         mark = hash_model(self.folder)
         facts = {
@@ -160,7 +160,7 @@ class FrozenLM:
     def prepare(self, texts: Sequence[str]) -> None:
         """Encode the texts that were never read before, and keep them."""
         _check(texts)
-        if missing := self.shelf.missing(texts):
+        if missing := self.cache.missing(texts):
             with progress("reading questions", len(missing)) as forward:
 
                 def batches() -> Iterator[list[tuple[str, Tensor]]]:
@@ -168,7 +168,7 @@ class FrozenLM:
                         yield batch
                         forward(len(batch))
 
-                self.shelf.add(batches())
+                self.cache.add(batches())
 
     def read(self, texts: Sequence[str]) -> Tensor:
         """The texts' features, (N, D), or (N, T, D) with rows of zeros after a text's last token.
@@ -177,9 +177,9 @@ class FrozenLM:
         """
 
         _check(texts)
-        fresh = {text: rows for batch in self.encode(self.shelf.missing(texts)) for text, rows in batch}
+        fresh = {text: rows for batch in self.encode(self.cache.missing(texts)) for text, rows in batch}
         kept = [text for text in texts if text not in fresh]
-        rows, counts = self.shelf.get(kept)
+        rows, counts = self.cache.get(kept)
         if fresh:
             known = dict(zip(kept, rows.split(counts.tolist()), strict=True)) | fresh
             rows = torch.cat([known[text] for text in texts])

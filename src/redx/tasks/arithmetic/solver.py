@@ -65,11 +65,11 @@ class Executor:
         new = [question for question in dict.fromkeys(questions) if question not in self._known]
         if new:
             with self.model.using(self.rule) as model:
-                rule, bank = model.chosen()
+                rule, bank = model.rule_and_bank()
                 h = model.base.embed(model.read(new))
-                parts = model.describe(h, bank, torch.full((len(new),), -1), self._domains(new))
+                parts = model.parts_of(h, bank, torch.full((len(new),), -1), self._domains(new))
                 judged, weights = certify(rule, parts), rule.weights(parts)
-            names = self.model.domains[: weights.shape[1]]
+            names = self.model.experts.names[: weights.shape[1]]
             for row, question in enumerate(new):
                 shares = weights[row].tolist()
                 self._known[question] = SolvedStep(
@@ -83,7 +83,7 @@ class Executor:
 
     def _domains(self, questions: Sequence[str]) -> torch.Tensor:
         """Whose each question is, where experts go by operation: for the oracle alone."""
-        places = {name: place for place, name in enumerate(self.model.domains)}
+        places = {name: place for place, name in enumerate(self.model.experts.names)}
         asked = {f" {word} ": places.get(name, 0) for word, name in WORDS.values()}
         return torch.tensor([next(place for word, place in asked.items() if word in each) for each in questions])
 

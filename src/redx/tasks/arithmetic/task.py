@@ -13,6 +13,7 @@ from typing import Any
 
 from redx.config import (
     BankConfig,
+    BankId,
     BaseConfig,
     OwnershipConfig,
     QuestionsConfig,
@@ -121,9 +122,9 @@ def paper(task: str, preset: str, questions: QuestionsConfig, training: Training
         questions=questions,
         base=BaseConfig(trunk=TrunkConfig(shape="blocks", blocks=2), training=training),
         banks={
-            "residual/plain": BankConfig(shape="lowrank", hidden=0, training=training),
-            "standalone/plain": linear,
-            "pooled/linear": linear,
+            BankId("residual", "plain"): BankConfig(shape="lowrank", hidden=0, training=training),
+            BankId("standalone", "plain"): linear,
+            BankId("pooled", "linear"): linear,
         },
         main={"residual": "plain", "standalone": "plain", "pooled": "linear"},
         router=RouterConfig(training=training),
@@ -154,8 +155,8 @@ def settings(task: str, preset: str, questions: QuestionsConfig, epochs: int, ba
         ),
         banks={
             **compared_banks(corrected, anchored, head),
-            "pooled/linear": BankConfig(shape="linear", training=pooled),
-            "pooled/mlp": BankConfig(shape="mlp", hidden=512, depth=2, training=pooled),
+            BankId("pooled", "linear"): BankConfig(shape="linear", training=pooled),
+            BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=512, depth=2, training=pooled),
         },
         main=MAIN_BANKS,
         ownership=OwnershipConfig(

@@ -48,9 +48,10 @@ def needed(config: RunConfig) -> int:
 
 
 def tabulate(config: RunConfig, data: Data, banks: Banks) -> list[tuple[str | float | int | None, ...]]:
-    form = "residual" if "residual" in config.main and ("residual", config.main["residual"]) in banks else "standalone"
-    parts = banks[form, config.main[form]]
-    rule = rules.get_rule("red" if form == "residual" else "moe")
+    residual = config.main_bank("residual")
+    bank_id = residual if residual in banks else config.main_bank("standalone")
+    parts = banks[bank_id]
+    rule = rules.get_rule("red" if bank_id == residual else "moe")
     base = parts.base.argmax(-1) == parts.labels
     composed = predict(rule, parts, rule.weights(parts)) == parts.labels
     held = data.validation.domains[split_validation(data, config.ownership.calibration, config.seeds[0])[1]]

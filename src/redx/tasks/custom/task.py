@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from redx.config import (
     BankConfig,
+    BankId,
     BaseConfig,
     OwnershipConfig,
     ReadingConfig,
@@ -281,8 +282,8 @@ def settings(task: str, preset: str, table: TableConfig, epochs: int) -> RunConf
         ),
         banks={
             **compared_banks(corrected, anchored, head),
-            "pooled/linear": linear,
-            "pooled/mlp": BankConfig(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
+            BankId("pooled", "linear"): linear,
+            BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
         },
         main=MAIN_BANKS,
         # few validation examples support no smaller α; nobody stops early here, so nearly all of them are for cut-offs

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redx.config import BankConfig, BaseConfig, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig
+from redx.config import BankConfig, BankId, BaseConfig, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
 from redx.seeding import generator
@@ -90,9 +90,11 @@ def paper() -> RunConfig:
         backbone="cnn-small",
         base=BaseConfig(training=training.model_copy(update={"epochs": 2, "patience": None})),
         banks={
-            "residual/plain": BankConfig(shape="linear", scale=0.1, training=training.model_copy(update={"lr": 3e-3})),
-            "standalone/plain": linear,
-            "pooled/linear": linear,
+            BankId("residual", "plain"): BankConfig(
+                shape="linear", scale=0.1, training=training.model_copy(update={"lr": 3e-3})
+            ),
+            BankId("standalone", "plain"): linear,
+            BankId("pooled", "linear"): linear,
         },
         main={"residual": "plain", "standalone": "plain", "pooled": "linear"},
         router=RouterConfig(shape="linear", training=training),
@@ -116,9 +118,9 @@ def settings(preset: str, backbone: str, base: BaseConfig, epochs: int) -> RunCo
         base=base,
         banks={
             **compared_banks(corrected, anchored, head),
-            "standalone/linear": linear,
-            "pooled/linear": linear,
-            "pooled/mlp": BankConfig(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
+            BankId("standalone", "linear"): linear,
+            BankId("pooled", "linear"): linear,
+            BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
         main=MAIN_BANKS,
         ownership=OwnershipConfig(

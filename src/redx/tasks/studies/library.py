@@ -32,7 +32,7 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], tr
     first = config.seeds[0]
     facts: dict[str, Any] = {}
     tables = []
-    if config.router.shape != "keys":
+    if config.router.is_trained:
         table, facts["routers"] = compare(models, tests)
         tables.append(table)
     table, facts["one_by_one"] = grow(models, tests)
@@ -46,7 +46,7 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], tr
 def see(model: Model, test: Split, router: str = "keys") -> Parts:
     """The test split for the main residual bank, by one of the routers."""
     with model.using("red", router=router):
-        return model.describe(test.inputs, model.chosen()[1], test.labels, model.places(test.domains))
+        return model.parts_of(test.inputs, model.rule_and_bank()[1], test.labels, model.expert_index(test.domains))
 
 
 def accuracy(parts: Parts, weights: Tensor | None = None) -> float:
@@ -82,7 +82,7 @@ def grow(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, dict
     """Experts added one after the other to an empty library, in several orders."""
     rows, facts = [], {}
     for seed, model in models.items():
-        names = list(model.domains)
+        names = list(model.experts.names)
         shuffled = [names[place] for place in torch.randperm(len(names), generator=generator(seed, "order")).tolist()]
         ends, costs = [], []
         for order in (names, names[::-1], shuffled):
@@ -131,7 +131,7 @@ def train_later(config: RunConfig, data: Data, model: Model, test: Split, seed: 
     rows, facts = [], {}
     before = see(model, test)
     for lesson in datasets.expert_datasets(data.domains, train, shared, check):
-        mine = before.domains == model.domains.index(lesson.name)
+        mine = before.domains == model.experts.names.index(lesson.name)
         with model.experts.changing() as library:
             old = library.remove(lesson.name)
             without = see(model, test)
@@ -150,8 +150,8 @@ def train_later(config: RunConfig, data: Data, model: Model, test: Split, seed: 
 
 def _narrow(config: RunConfig, model: Model) -> tuple[RunConfig, Model]:
     """Settings and model with the main residual bank alone: what `red` needs of an expert."""
-    key, whole = f"residual/{config.main['residual']}", model.experts
-    banks = {name: config.banks[name] for name in dict.fromkeys((config.banks[key].of or key, key))}
+    main, whole = config.main_bank("residual"), model.experts
+    banks = {bank_id: config.banks[bank_id] for bank_id in dict.fromkeys((config.trained_as(main), main))}
     experts = {name: whole[name] for name in whole.names}
     library = ExpertLibrary(experts, whole.base, banks, whole.ownership, lambda: whole.fingerprint)
     return config.model_copy(update={"banks": banks}), dataclasses.replace(model, experts=library, fixed={})
@@ -159,4 +159,5 @@ def _narrow(config: RunConfig, model: Model) -> tuple[RunConfig, Model]:
 
 def has_keys(config: RunConfig) -> bool:
     """Whether the experts of a run bring ownership scores and corrections."""
-    return any(bank.owned and key == f"residual/{config.main.get('residual')}" for key, bank in config.banks.items())
+    main = config.main_bank("residual")
+    return main in config.banks and config.banks[main].owned

@@ -12,8 +12,7 @@ from redx.composition import certificate, noise, rules
 from redx.composition.evaluation import Banks, certify, noisy_weights, predict
 from redx.composition.metrics import wilson_interval
 from redx.composition.parts import Parts
-from redx.composition.rules import true_domain
-from redx.config import RunConfig
+from redx.config import BankId, RunConfig
 from redx.data.dataset import Data
 from redx.models.banks import run_bank
 from redx.models.composed import Model
@@ -40,7 +39,7 @@ def study(
         tables += [_price_table(curve), silence]
         figures.append(_price_figure(curve, _mean_of(parts, "base"), _mean_of(parts, "global")))
     tables.append(square(parts))
-    if train and ("residual", "plain") in models[config.seeds[0]].banks and config.router.shape != "keys":
+    if train and BankId("residual", "plain") in models[config.seeds[0]].banks and config.router.is_trained:
         first = config.seeds[0]
         joint, facts["integration"] = integrate(config, data[first], models[first], parts[first], first)
         tables.append(joint)
@@ -60,22 +59,22 @@ def square(parts: dict[int, Banks]) -> Table:
     """Residual or standalone, plain or anchored: which of the two is it that makes experts safe?"""
     swap = noise.get_noise("swap")
     rows = []
-    for form, name, rule in (
-        ("standalone", "plain", "moe"),
-        ("standalone", "anchored", "moe"),
-        ("residual", "plain", "red"),
-        ("residual", "anchored", "red"),
+    for bank_id, rule in (
+        (BankId("standalone", "plain"), "moe"),
+        (BankId("standalone", "anchored"), "moe"),
+        (BankId("residual", "plain"), "red"),
+        (BankId("residual", "anchored"), "red"),
     ):
         found = []
         for seed, banks in parts.items():
-            if (form, name) in banks:
-                some, chosen = banks[form, name], rules.get_rule(rule)
+            if bank_id in banks:
+                some, chosen = banks[bank_id], rules.get_rule(rule)
                 noisy = noisy_weights(chosen, some, swap, 1.0, generator(seed, "noise", "swap", 1.0))
                 judged = certify(chosen, some)
                 worst = certificate.certified_accuracy(judged.radius, judged.predicted == some.labels, 1.0)
                 found.append((right_share(rule, some), right_share(rule, some, noisy), worst))
         if found:
-            rows.append((form, name, *(sum(column) / len(found) for column in zip(*found, strict=True))))
+            rows.append((*bank_id, *(sum(column) / len(found) for column in zip(*found, strict=True))))
     columns = ("experts", "training", "clean", "always a wrong expert", "any router (ε = 1)")
     note = "Standalone heads are mixed by `moe`, residual experts by `red`, with the same router; no cut-offs."
     return Table("Residual or standalone, plain or anchored", columns, tuple(rows), note)
@@ -91,7 +90,7 @@ def price(
         figures: dict[str, list[float]] = {}
         for seed, model in models.items():
             spoken = _spoken(config, data[seed], model, alpha)
-            free = parts[seed]["residual", "anchored"]
+            free = parts[seed][BankId("residual", "anchored")]
             bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
             judged = certify(red, bound)
             noisy = noisy_weights(red, bound, swap, 1.0, generator(seed, "noise", "swap", 1.0))
@@ -100,7 +99,9 @@ def price(
                 "sum": right_share("sum", bound),
                 "swap": right_share("red", bound, noisy),
                 "certified": certificate.certified_accuracy(judged.radius, judged.predicted == bound.labels, 1.0),
-                "own expert speaks": float((spoken & true_domain(bound).bool()).any(1).double().mean()),
+                "own expert speaks": float(
+                    (spoken & rules.get_rule("red-oracle").weights(bound).bool()).any(1).double().mean()
+                ),
             }
             for name, value in found.items():
                 figures.setdefault(name, []).append(value)
@@ -109,7 +110,7 @@ def price(
 
 
 def _spoken(config: RunConfig, data: Data, model: Model, alpha: float) -> Tensor:
-    return model.experts.speaks(features.embed_split(config, model.base, data.test).inputs, alpha)
+    return model.experts.active(features.embed_split(config, model.base, data.test).inputs, alpha)
 
 
 def _price_table(curve: dict[str, dict[str, float]]) -> Table:
@@ -133,16 +134,16 @@ def _price_figure(curve: dict[str, dict[str, float]], base: float, pooled: float
 
 
 def _mean_of(parts: dict[int, Banks], rule: str) -> float:
-    form = {"base": ("residual", "anchored"), "global": ("pooled", "mlp")}[rule]
-    shares = [right_share(rule, banks[form]) for banks in parts.values() if form in banks]
+    bank_id = {"base": BankId("residual", "anchored"), "global": BankId("pooled", "mlp")}[rule]
+    shares = [right_share(rule, banks[bank_id]) for banks in parts.values() if bank_id in banks]
     return sum(shares) / max(1, len(shares))
 
 
 def keep_silent(config: RunConfig, data: dict[int, Data], models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     """How often each expert speaks out of turn on test, beside what was promised."""
     rows, facts = [], {}
-    places = {seed: model.places(data[seed].test.domains) for seed, model in models.items()}
-    names = models[config.seeds[0]].domains
+    places = {seed: model.expert_index(data[seed].test.domains) for seed, model in models.items()}
+    names = models[config.seeds[0]].experts.names
     outside = [int((places[config.seeds[0]] != index).sum()) for index in range(len(names))]
     for alpha in (0.01, 0.003, 0.001):
         shares = [
@@ -163,11 +164,11 @@ def keep_silent(config: RunConfig, data: dict[int, Data], models: dict[int, Mode
 def integrate(config: RunConfig, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
     """What stage 4 would bring, which needs all domains' data in one place; `--integrate` makes it part of a run."""
     train, test = (features.embed_split(config, model.base, split) for split in (data.train, data.test))
-    training = config.banks["residual/plain"].training
+    plain = BankId("residual", "plain")
+    training = config.banks[plain].training
     assert model.router is not None
-    plain = model.bank(("residual", "plain"))
-    bank, router = train_jointly(training, plain, model.router, model.base, train, seed)
-    before = banks["residual", "plain"]
+    bank, router = train_jointly(training, model.bank(plain), model.router.network, model.base, train, seed)
+    before = banks[plain]
     with torch.no_grad():
         after = dataclasses.replace(before, residuals=run_bank(bank, test.inputs), gates=router(test.inputs))
     rows, facts = [], {}

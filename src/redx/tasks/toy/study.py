@@ -9,8 +9,8 @@ from torch import Tensor
 
 from redx.composition import certificate, metrics
 from redx.composition.evaluation import Banks, match_banks, predict
-from redx.composition.rules import RULES
-from redx.config import BankConfig, RunConfig
+from redx.composition.rules import RULES, RuleId
+from redx.config import BankConfig, BankId, RunConfig
 from redx.data.dataset import Data
 from redx.io.progress import progress
 from redx.models.banks import Bank, run_bank
@@ -51,7 +51,7 @@ def by_segment(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[str, di
     facts: dict[str, dict[str, list[float]]] = {}
     for seed, banks in parts.items():
         for rule, bank, found in match_banks(banks, tuple(RULES)):
-            name = f"{rule.name}/{bank}".rstrip("/")
+            name = str(RuleId(rule.name, bank))
             if name in MIXTURES:
                 right = predict(rule, found, rule.weights(found)) == found.labels
                 shares = metrics.by_domain(right, found.domains, data.domains).values()
@@ -77,9 +77,9 @@ def bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     truth = x.sum(1) / 2
     rows, facts = [], {}
     for seed, model in models.items():
-        if ("residual", "residual") not in model.banks:
+        if task.RESIDUAL not in model.banks:
             continue
-        base, said = model.base.classify(x), run_bank(model.bank(("residual", "residual")), x)
+        base, said = model.base.classify(x), run_bank(model.bank(task.RESIDUAL), x)
         corners = base[:, None] + said  # (N, K, 1)
         low, high = certificate.output_interval(base, corners)
         epsilon = float(said.abs().max())
@@ -100,8 +100,9 @@ def ablate(config: RunConfig, base: Base, seed: int) -> list[Table]:
     """The ablations: what makes experts mixable."""
     epochs, counts = (2000, (2, 4, 5, 10, 20, 25, 50)) if config.study == "full" else (200, (2, 10, 50))
     todo: dict[str, list[tuple[str, str, BankConfig, int]]] = {}  # title to cases: name, form, bank, number of experts
-    if "residual/residual" in config.banks:
-        residual = change(config.banks["residual/residual"], epochs=epochs)
+    residual_id, mlp_id = task.RESIDUAL, task.MLP
+    if residual_id in config.banks:
+        residual = change(config.banks[residual_id], epochs=epochs)
         weaker = ((64, 1.0), (64, 0.1), (64, 0.01), (16, 0.1), (4, 0.1), (1, 0.1))
         todo["Ablation: the base removed"] = [
             ("base + residual experts", "residual", residual, 5),
@@ -114,8 +115,8 @@ def ablate(config: RunConfig, base: Base, seed: int) -> list[Table]:
         todo["Ablation: number of residual experts"] = [
             (f"{count} experts", "residual", residual, count) for count in counts
         ]
-    if "standalone/mlp" in config.banks:
-        mlp = change(config.banks["standalone/mlp"], epochs=epochs)
+    if mlp_id in config.banks:
+        mlp = change(config.banks[mlp_id], epochs=epochs)
         todo["Ablation: number of MLP experts"] = [(f"{count} experts", "standalone", mlp, count) for count in counts]
         todo["Ablation: activation of the MLP experts"] = [
             (kind, "standalone", mlp.model_copy(update={"activation": kind}), 5) for kind in ("relu", "tanh", "gelu")
@@ -149,7 +150,7 @@ def mixability(form: str, settings: BankConfig, count: int, base: Base, seed: in
     batch = min(size, settings.training.virtual_batch)
     epochs = max(1, settings.training.epochs * batch // size)  # as many steps whatever the number of experts
     settings = change(settings, batch=batch, virtual_batch=batch, epochs=epochs)
-    bank = train_bank(f"{form}/ablation-{count}", settings, taught, base, seed, data.unit)
+    bank = train_bank(BankId(form, f"ablation-{count}"), settings, taught, base, seed, data.unit)
     said = alone(form, bank, base, data.test.inputs)  # (N, K)
     labels, domains = data.test.labels, data.test.domains
     right = said.round() == labels[:, None]
@@ -172,7 +173,11 @@ TITLES = {"linear": "A: linear experts", "mlp": "B: MLP experts", "residual": "C
 
 def told(model: Model, x: Tensor) -> list[tuple[str, Tensor]]:
     """The answers of each bank's experts, by bank."""
-    return [(name, alone(form, model.bank((form, name)), model.base, x)) for form, name in model.banks if form in FORMS]
+    return [
+        (bank_id.name, alone(bank_id.form, model.bank(bank_id), model.base, x))
+        for bank_id in model.banks
+        if bank_id.form in FORMS
+    ]
 
 
 def diagonal(model: Model) -> Figure:
@@ -181,7 +186,7 @@ def diagonal(model: Model) -> Figure:
     where = tuple(map(float, numbers))
     panels = []
     for name, said in told(model, task.read(torch.stack([numbers, numbers], 1))):
-        lines = [Line(f"expert {segment}", where, _round(said[:, k])) for k, segment in enumerate(model.domains)]
+        lines = [Line(f"expert {segment}", where, _round(said[:, k])) for k, segment in enumerate(model.experts.names)]
         lines.append(Line("mean of all", where, _round(said.mean(1))))
         lines.append(Line("truth", where, _round(2.0 * numbers), dashed=True))
         panels.append(Panel(TITLES[name], "a = b", "answer", tuple(lines)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from redx.config import BankConfig, RouterConfig, RunConfig, TrainingConfig
+from redx.config import BankConfig, BankId, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
 from redx.tasks import Task
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 TOP = 100  # the largest number
 UNIT = 1 / (2 * TOP)  # what one unit of the sum is in y
+
+
+LINEAR, MLP, RESIDUAL = BankId("standalone", "linear"), BankId("standalone", "mlp"), BankId("residual", "residual")
 
 
 def pairs(low: int, high: int) -> Tensor:
@@ -70,20 +73,20 @@ def load(config: RunConfig, seed: int, count: int = 5) -> Data:
     return Data(every, every, every, names, (), "random", seen_in_train=1.0, unit=UNIT, given_base=base)
 
 
-def settings(task: str, banks: Sequence[str], preset: str, epochs: int) -> RunConfig:
+def settings(task: str, banks: Sequence[BankId], preset: str, epochs: int) -> RunConfig:
     """Full-batch training: a step sees all 400 pairs of a segment."""
     training = TrainingConfig(epochs=epochs, batch=400, virtual_batch=400, lr=1e-2, weight_decay=0.0)
     fast = training.model_copy(update={"lr": 5e-2})
     small = training.model_copy(update={"weight_decay": 0.1})
     mlp = {"shape": "mlp", "hidden": 64, "depth": 2, "activation": "relu"}
     every = {
-        "standalone/linear": BankConfig(shape="linear", standardise=True, training=fast),
-        "standalone/mlp": BankConfig(training=training, **mlp),
-        "residual/residual": BankConfig(scale=0.1, training=small, **mlp),
+        LINEAR: BankConfig(shape="linear", standardise=True, training=fast),
+        MLP: BankConfig(training=training, **mlp),
+        RESIDUAL: BankConfig(scale=0.1, training=small, **mlp),
     }
     chosen = {key: every[key] for key in banks}
-    pooled = {key.replace("standalone", "pooled"): pool(bank) for key, bank in chosen.items() if "standalone" in key}
-    main = dict(key.split("/") for key in chosen | pooled)
+    pooled = {BankId("pooled", key.name): pool(bank) for key, bank in chosen.items() if key.form == "standalone"}
+    main = {key.form: key.name for key in chosen | pooled}
     return RunConfig(
         task=task,
         preset=preset,
@@ -103,7 +106,7 @@ def pool(bank: BankConfig) -> BankConfig:
     return bank.model_copy(update={"training": bank.training.model_copy(update={"batch": 2000, "virtual_batch": 2000})})
 
 
-def make(name: str, about: str, *banks: str) -> Task:
+def make(name: str, about: str, *banks: BankId) -> Task:
     presets = {
         # redx run toy --preset quick: seconds; linear and residual mixtures 1.00, mlp mixtures near 0.
         "quick": settings(name, banks, "quick", 1000),
@@ -113,13 +116,12 @@ def make(name: str, about: str, *banks: str) -> Task:
     return Task(name, about, presets, load, read, study="redx.tasks.toy.study")
 
 
-LINEAR, MLP, RESIDUAL = ("standalone/linear",), ("standalone/mlp",), ("residual/residual",)
 A = "Experiment A: linear experts share one optimum and mix perfectly."
 B = "Experiment B: MLP experts collapse when mixed."
 C = "Experiment C: residual experts on a base mix safely."
 TASKS = {
-    "toy": make("toy", "All three toy experiments: which experts survive mixing?", *LINEAR, *MLP, *RESIDUAL),
-    "toy-linear": make("toy-linear", A, *LINEAR),
-    "toy-mlp": make("toy-mlp", B, *MLP),
-    "toy-residual": make("toy-residual", C, *RESIDUAL),
+    "toy": make("toy", "All three toy experiments: which experts survive mixing?", LINEAR, MLP, RESIDUAL),
+    "toy-linear": make("toy-linear", A, LINEAR),
+    "toy-mlp": make("toy-mlp", B, MLP),
+    "toy-residual": make("toy-residual", C, RESIDUAL),
 }

@@ -33,7 +33,7 @@ def train_decomposer(name: str, seed: int, backbone: str) -> Decomposer:
 def restore_decomposer(name: str, tensors: dict[str, Tensor], backbone: str) -> Decomposer:
     """A trained decomposer from its file."""
     if name == "pointer":
-        return PointerDecomposer.of(tensors)
+        return PointerDecomposer.from_tensors(tensors)
     from redx.tasks.arithmetic.decomposers.language_model import LMDecomposer
 
-    return LMDecomposer.of(tensors, backbone)
+    return LMDecomposer.from_tensors(tensors, backbone)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from redx.config import TrainingConfig
 from redx.errors import RedxError
 from redx.io.progress import progress
 from redx.models.backbones.hub import model_folder, quiet_transformers, require_packages
@@ -22,7 +23,7 @@ from redx.tasks.arithmetic.decomposers.grammar import LIMIT, Constraint, Grammar
 from redx.tasks.arithmetic.program import Program
 from redx.tasks.arithmetic.sentences import Language, language, sample, write
 from redx.tasks.arithmetic.tokens import Token, tokens
-from redx.training.loop import fit
+from redx.training.loop import train
 
 SAMPLES = 1_400
 LENGTHS = (1, 2, 2, 3, 3, 3, 4, 4, 4, 4)  # steps of the programs it learns from: the more, the harder
@@ -71,19 +72,20 @@ class LMDecomposer:
         with torch.random.fork_rng():
             torch.manual_seed(generator(seed, "lm", "start").initial_seed())
             model, learned = _learner(model, last_blocks, rank)
-        fit(
+        train(
             list(learned.values()),
             lambda rows: loss(model, batches[int(rows)]).unsqueeze(0),  # (1,)
             [len(batches)],
             [generator(seed, "lm", "batches")],
+            TrainingConfig(
+                epochs=1,
+                batch=1,
+                virtual_batch=1,
+                lr=rate or (RATE if last_blocks is None else RATE / 5),
+                weight_decay=0.0,
+                warmup=0.1,
+            ),
             title="lm",
-            epochs=1,
-            batch=1,
-            virtual_batch=1,
-            lr=rate or (RATE if last_blocks is None else RATE / 5),
-            weight_decay=0.0,
-            warmup=0.1,
-            schedule="cosine",
         )
         return cls(model, grammar, learned, copy)
 
@@ -92,7 +94,7 @@ class LMDecomposer:
         return dict(self._tensors)
 
     @classmethod
-    def of(
+    def from_tensors(
         cls,
         tensors: dict[str, Tensor],
         backbone: str = "smollm2-135m",

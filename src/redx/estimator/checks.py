@@ -1,0 +1,75 @@
+"""Checks of a RedClassifier's parameters and inputs, each refused with one sentence."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+
+from redx.composition.rules import RULES
+from redx.errors import RedxError
+from redx.models.backbones.language import load_lower_half
+
+if TYPE_CHECKING:
+    from redx.estimator.classifier import RedClassifier
+
+CHOICES = {
+    "rule": tuple(RULES),
+    "experts": ("owned", "anchored", "plain"),
+    "anchor": ("margin", "truth", "size"),
+    "router": ("keys", "mlp", "linear"),
+}
+
+
+class InvalidInput(RedxError, ValueError):
+    """A user's mistake, as the ValueError that scikit-learn expects."""
+
+
+def check_choices(estimator: RedClassifier) -> None:
+    """Refuse a parameter that is none of the known words."""
+    for name, known in CHOICES.items():
+        if getattr(estimator, name) not in known:
+            raise InvalidInput(f"{name}={getattr(estimator, name)!r} is not known; choose one of {', '.join(known)}.")
+
+
+def check_parameters(estimator: RedClassifier) -> None:
+    """Refuse parameters that cannot be used."""
+    check_choices(estimator)
+    for name in ("alpha", "share", "held_out"):
+        value, most = getattr(estimator, name), "at most 1" if name != "held_out" else "below 1"
+        if name == "alpha" and value is None:
+            continue
+        if not isinstance(value, Real) or not 0 < float(value) <= 1 or (name == "held_out" and value == 1):
+            raise InvalidInput(f"{name}={value!r} is no share above 0 and {most}; choose one such as 0.1.")
+    for name, least in {"n_domains": 2, "hidden": 1, "rank": 1, "epochs": 1}.items():
+        value = getattr(estimator, name)
+        if name == "epochs" and value is None:
+            continue
+        if not isinstance(value, Integral) or value < least:
+            raise InvalidInput(f"{name}={value!r} is no whole number from {least} on; choose a larger one.")
+
+
+def read_features(estimator: RedClassifier, X: Any, y: Any = None, reset: bool = False) -> tuple[np.ndarray, Any]:
+    """Return examples as features in double precision, (N, F), and labels, checked as scikit-learn does.
+
+    With `reset`, as in `fit`, the number and names of the features are recorded, and texts are cached.
+    """
+    if estimator.backbone is None:
+        check: Any = validate_data  # its type hints allow less than it takes
+        if y is None and not reset:
+            return check(estimator, X, dtype=np.float64, reset=False), None
+        return check(estimator, X, y, dtype=np.float64, reset=reset)
+    texts = [] if isinstance(X, str) else [text for text in X if isinstance(text, str)]
+    if isinstance(X, str) or not texts or len(texts) < len(X):
+        raise InvalidInput("With a backbone, X is a sequence of texts, such as ['What is 37 plus 12?']; give such.")
+    if y is None and reset:
+        raise InvalidInput("This RedClassifier estimator requires y to be passed, but the target y is None.")
+    if y is not None:
+        check_consistent_length(texts, y)
+        y = column_or_1d(y, warn=True)
+    language_model = load_lower_half(estimator.backbone)
+    if reset:
+        language_model.prepare(texts)  # cached, for a search over parameters reads them again and again
+    return language_model.read(texts).double().numpy(), y

@@ -1,0 +1,373 @@
+"""A scikit-learn classifier that splits, trains, composes and certifies by itself, for arrays or texts."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from torch import Tensor
+
+from redx.composition.evaluation import certify
+from redx.composition.parts import Parts
+from redx.composition.rules import Rule, compose, get_rule, to_logits
+from redx.config import BankId
+from redx.data.clusters import cluster_domains
+from redx.data.dataset import Split
+from redx.data.splits import classes_are_disjoint, sample_per_group
+from redx.estimator.checks import InvalidInput, check_choices, check_parameters, read_features
+from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_tensors
+from redx.models.backbones import hub
+from redx.models.expert import Expert
+from redx.models.fingerprint import fingerprint_base
+from redx.models.library import with_raised_cutoffs
+from redx.seeding import generator
+from redx.training.banks import train_pooled
+from redx.training.base import train_feature_base
+from redx.training.datasets import ExpertData, SharedData, expert_datasets
+from redx.training.experts import train_experts
+from redx.training.router import train_router
+
+ROWS = 8192  # examples that are predicted at once
+MIN_ALPHA = 0.01  # the smallest α that is chosen for a user
+
+
+class RedClassifier(ClassifierMixin, BaseEstimator):
+    """A base, one expert per domain, each trained alone, and a rule that puts them together.
+
+    Parameters
+    ----------
+    rule
+        How the answer is composed, any of `redx.RULES`; it may be changed after `fit` among rules of the same form.
+        `oracle` and `red-oracle` need the `domains` of the examples that are predicted.
+    experts
+        `owned` experts are anchored and contribute only above their conformal cut-off; `anchored` experts keep the
+        base's answers outside their domain; `plain` experts are trained on their own domain alone.
+    anchor
+        What an anchored expert keeps outside its domain: the `margin` of the base, the `truth`, or a small `size` of
+        its residual.
+    alpha
+        How often an owned expert may be active outside its domain. A small α needs many examples: 1/α - 1 held-out
+        ones outside every domain. None: the smallest α that the held-out examples support, but not below 0.01.
+    router
+        `keys` are the experts' own ownership scores, so experts can be added and removed; `mlp` and `linear` are
+        trained on all domains together and have a fixed number of gates.
+    share
+        Share of the training data that the base is trained on and that serves as anchors.
+    held_out
+        Share of the data that sets the cut-offs of owned experts; nothing is trained on it.
+    n_domains
+        Number of clusters that become domains where no `domains` are given.
+    hidden
+        Width of the base's layer.
+    rank
+        Rank of each expert's residual.
+    epochs
+        Passes over the data in each stage; None: enough for the number of examples.
+    backbone
+        A frozen language model, a name or a folder; X is then a sequence of texts.
+    random_state
+        An int makes the result repeatable.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, feature_names_in_
+        As in every scikit-learn classifier.
+    domains_
+        Names of the domains that it was fitted on.
+    alpha_
+        The α that is used.
+    model_
+        The composed `redx.Model`; `model_.explain(X)` gives weights, contributions and radius.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> classifier = RedClassifier(random_state=0, epochs=5, n_domains=2).fit(X, y)
+    >>> classifier.predict(X).shape, classifier.certified_radius(X).shape
+    ((150,), (150,))
+    """
+
+    def __init__(
+        self,
+        rule: str = "red",
+        *,
+        experts: str = "owned",
+        anchor: str = "margin",
+        alpha: float | None = None,
+        router: str = "keys",
+        share: float = 0.3,
+        held_out: float = 0.2,
+        n_domains: int = 3,
+        hidden: int = 64,
+        rank: int = 16,
+        epochs: int | None = None,
+        backbone: str | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.rule = rule
+        self.experts = experts
+        self.anchor = anchor
+        self.alpha = alpha
+        self.router = router
+        self.share = share
+        self.held_out = held_out
+        self.n_domains = n_domains
+        self.hidden = hidden
+        self.rank = rank
+        self.epochs = epochs
+        self.backbone = backbone
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.string = self.backbone is not None
+        tags.input_tags.two_d_array = self.backbone is None
+        return tags
+
+    # --- training
+
+    def fit(self, X: Any, y: Any, domains: Any = None) -> RedClassifier:
+        """Train base, experts and router.
+
+        Parameters
+        ----------
+        X
+            Features of shape (N, F), or with a backbone a sequence of texts.
+        y
+            Labels of shape (N,).
+        domains
+            The domain of each example, (N,); without it, clusters of the data become the domains.
+        """
+        check_parameters(self)
+        features, y = read_features(self, X, y, reset=True)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidInput("RedClassifier tells classes apart, but y has 1 class; give examples of at least two.")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        with torch.random.fork_rng(devices=[]):  # torch's global generator is as before afterwards
+            self._train(features, labels, domains, seed)
+        return self
+
+    def _train(self, features: np.ndarray, labels: np.ndarray, domains: Any, seed: int) -> None:
+        held, domain_index, self.domains_ = self._split(features, labels, domains, seed)
+        groups = domain_index * len(self.classes_) + labels
+        shared = np.flatnonzero(~held)
+        shared = shared[sample_per_group(groups[shared], self.share, 1, generator(seed, "shared subset"))]
+        mean, deviation = features[shared].mean(0), features[shared].std(0)
+        scale = np.where(deviation > 1e-9 * np.abs(mean), deviation, 1.0)  # a constant feature is not divided
+        x = standardise(features, mean, scale).float()
+        own_classes = domains is not None and classes_are_disjoint(domain_index, labels)
+        outside = min(int((held & (domain_index != index)).sum()) for index in range(len(self.domains_)))
+        self.alpha_ = self.alpha or max(MIN_ALPHA, 1 / (outside + 1))
+        rows = int((~held).sum())
+        config = build_config(self.get_params(), self.alpha_, len(shared), rows, len(self.domains_), own_classes, seed)
+        every = Split(x, torch.from_numpy(labels), torch.from_numpy(domain_index))
+        subset = every.only(torch.from_numpy(shared))
+        base = train_feature_base(config.base.training, subset, self.hidden, len(self.classes_), seed)
+        every = Split(base.embed(x), every.labels, every.domains)
+        train, rest = every.only(torch.from_numpy(~held)), every.only(torch.from_numpy(held))
+        names = tuple(map(str, self.classes_))
+        fingerprint = fingerprint_base(base, config, names, (features.shape[1],))
+        if self.backbone is not None:
+            fingerprint["backbone"] = hub.hash_model(hub.model_folder(self.backbone))
+        shared_data = SharedData(every.only(torch.from_numpy(shared)), rest)
+        state = FittedState(config, base, shared_data, names, self.domains_, fingerprint, mean, scale)
+        self._state = state
+        experts = self._train_experts(expert_datasets(self.domains_, train, shared_data, rest))
+        if self.router != "keys":
+            state.router = train_router(config.router, self.domains_, train, rest, seed).state_dict()
+        if config.of_form("pooled"):
+            state.pooled = train_pooled(config, base, train, rest, seed, 1.0)
+        self.model_ = state.compose(experts, self._to_inputs, self.rule)
+
+    def _split(
+        self, features: np.ndarray, labels: np.ndarray, domains: Any, seed: int
+    ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+        """Return which examples are held out, the domain index of each example, and the domains' names."""
+        draw, share = generator(seed, "held out"), self.held_out if self.experts == "owned" else 0.0
+        if domains is None:
+            held = sample_per_group(labels, share, 0, draw)
+            index = cluster_domains(features, ~held, labels, self.n_domains, seed)
+            return held, index, tuple(f"cluster-{number + 1}" for number in range(index.max() + 1))
+        check_consistent_length(features, domains)
+        names, index = np.unique([str(name) for name in column_or_1d(domains)], return_inverse=True)
+        if len(names) < 2:
+            raise InvalidInput(
+                "There is one domain only; give at least two, or leave out `domains` to have them found."
+            )
+        held = sample_per_group(index * len(self.classes_) + labels, share, 0, draw)
+        return held, index, tuple(map(str, names))
+
+    def _train_experts(self, datasets: Sequence[ExpertData]) -> list[Expert]:
+        """Train experts; warn where there are too few held-out examples for the cut-off of some."""
+        state = self._state
+        seed = state.config.seeds[0]
+        experts = train_experts(state.config, datasets, state.base, seed, 1.0, state.classes, state.fingerprint)
+        if self.experts == "owned":
+            inactive = [expert.name for expert in experts if expert.info["ownership"]["cutoff"] is None]
+            if inactive:
+                warnings.warn(
+                    f"The promise alpha={self.alpha_:g} cannot be given for {', '.join(inactive)}: it takes "
+                    f"{math.ceil(1 / self.alpha_) - 1} held-out examples outside the domain, and there are fewer; "
+                    "these experts are never active. Give more data or a larger alpha.",
+                    stacklevel=4,
+                )
+        return [with_raised_cutoffs(expert) for expert in experts]
+
+    # --- prediction
+
+    def decision_function(self, X: Any, domains: Any = None) -> np.ndarray:
+        """Return the composed logits, (N, C); for two classes the lead of the second, (N,)."""
+        logits = self._logits(X, domains)
+        return logits[:, 1] - logits[:, 0] if len(self.classes_) == 2 else logits
+
+    def predict_proba(self, X: Any, domains: Any = None) -> np.ndarray:
+        """Return the softmax of the composed logits, (N, C)."""
+        return torch.from_numpy(self._logits(X, domains)).softmax(-1).numpy()
+
+    def predict(self, X: Any, domains: Any = None) -> np.ndarray:
+        """Return the class of each example, (N,)."""
+        return self.classes_[self._logits(X, domains).argmax(1)]
+
+    def certified_radius(self, X: Any, domains: Any = None) -> np.ndarray:
+        """Return ε* of each example, (N,): the share of routing mass that may be moved without changing the answer."""
+        rule, parts = self._parts(X, domains)
+        return certify(rule, parts).radius.numpy()
+
+    def _logits(self, X: Any, domains: Any) -> np.ndarray:
+        rule, parts = self._parts(X, domains)
+        logits = [to_logits(rule, compose(rule, chunk, rule.weights(chunk))) for _, chunk in parts.chunks()]
+        return torch.cat(logits).numpy()
+
+    def _parts(self, X: Any, domains: Any) -> tuple[Rule, Parts]:
+        check_is_fitted(self, "model_")
+        model = self.model_
+        rule, bank_id = self._rule_and_bank()
+        x = model.read(X)
+        owners = self._expert_index(rule, len(x), domains)
+        unknown = torch.full((ROWS,), -1)
+        parts = [
+            model.parts_of(model.base.embed(batch), bank_id, unknown[: len(batch)], owner)
+            for batch, owner in zip(x.split(ROWS), owners.split(ROWS), strict=True)
+        ]
+        return rule, Parts(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Parts)))
+
+    def _expert_index(self, rule: Rule, count: int, domains: Any) -> Tensor:
+        """Return the index of the expert of each example's domain, (N,); -1 where it is unknown."""
+        if domains is None:
+            if rule.name.endswith("oracle"):
+                raise InvalidInput(f"The rule {rule.name!r} must be told the domain of each example; give `domains`.")
+            return torch.full((count,), -1)
+        names = [str(name) for name in column_or_1d(domains)]
+        if len(names) != count:
+            raise InvalidInput(f"There are {count} examples but {len(names)} domains; give one each.")
+        index = {name: number for number, name in enumerate(self.model_.experts.names)}
+        return torch.tensor([index.get(name, -1) for name in names])
+
+    # --- adding and removing experts
+
+    def add_expert(self, X: Any, y: Any = None, domain: Any = None) -> str:
+        """Add an expert and return its name.
+
+        Parameters
+        ----------
+        X
+            Examples of a new domain, on which an expert is trained alone; or without `y` the folder of an expert.
+        y
+            Labels of these examples; they must be classes that the classifier was fitted with.
+        domain
+            The name of the new domain.
+        """
+        check_is_fitted(self, "model_")
+        if y is None:
+            if not isinstance(X, str | Path | Expert):
+                raise InvalidInput("Give the examples, labels and name of a domain, or the folder of an expert.")
+            expert = X if isinstance(X, Expert) else Expert.load(X)
+            self._check_gate(expert.name)
+        else:
+            expert = self._train_one_expert(X, y, domain)
+        name = self.model_.experts.add(expert)
+        self.model_.experts.to_double()
+        return name
+
+    def remove_expert(self, name: Any) -> Expert:
+        """Remove an expert and return it, so that it can be added again."""
+        check_is_fitted(self, "model_")
+        return self.model_.experts.remove(str(name))
+
+    def _train_one_expert(self, X: Any, y: Any, domain: Any) -> Expert:
+        if domain is None:
+            raise InvalidInput("The new domain has no name; give it as `domain`.")
+        name, state = str(domain), self._state
+        self._check_gate(name)
+        if name in self.model_.experts:
+            raise InvalidInput(f"There is an expert {name!r} already; remove it first.")
+        features, y = read_features(self, X, y)
+        unknown = np.setdiff1d(y, self.classes_)
+        if len(unknown):
+            raise InvalidInput(
+                f"The classifier was fitted without the class {unknown[0]!r}, and an expert corrects answers but adds "
+                "no class; fit it anew with examples of that class in the data."
+            )
+        labels = torch.from_numpy(np.searchsorted(self.classes_, y))
+        if state.config.ownership.score == "classes" and len(labels.unique()) == len(self.classes_):
+            raise InvalidInput(
+                "The domains have classes of their own here, by which an expert recognises its domain, but the new "
+                "domain has all classes; fit anew with this domain in the data."
+            )
+        index = self.domains_.index(name) if name in self.domains_ else -1
+        own = Split(state.base.embed(state.standardise(features).float()), labels, torch.full_like(labels, index))
+        nothing = own.only(torch.arange(0))
+        return self._train_experts([state.shared.for_expert(name, own, nothing, self.domains_)])[0]
+
+    def _check_gate(self, name: str) -> None:
+        if self._state.router is not None and name not in self.domains_:
+            raise InvalidInput(
+                f"The {self._state.config.router.shape} router has no gate for {name!r}, for its width is fixed; fit "
+                'anew with this domain in the data, or choose router="keys", with which experts can be added.'
+            )
+
+    # --- inputs
+
+    def _rule_and_bank(self) -> tuple[Rule, BankId]:
+        """Return the rule as it is set now, and the bank that it reads."""
+        check_choices(self)
+        rule = get_rule(self.rule)
+        bank_id = self._state.config.main_bank(rule.form)
+        if bank_id not in self.model_.banks:
+            why = "the experts have changed since" if rule.form == "averaged" else "none was trained"
+            raise InvalidInput(f"rule={self.rule!r} reads {rule.form} heads, and {why}; fit anew with this rule.")
+        return rule, bank_id
+
+    def _to_inputs(self, X: Any) -> Tensor:
+        return self._state.standardise(read_features(self, X)[0])
+
+    # --- pickling: arrays and plain settings, from which the model is composed again
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(cast(Any, super().__getstate__()))
+        if "model_" in state:
+            experts = [(expert.info, to_arrays(expert.tensors())) for expert in state.pop("model_").experts]
+            state |= {"_state": self._state.to_plain(), "_experts": experts}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        experts = state.pop("_experts", None)
+        super().__setstate__(state)
+        if experts is not None:
+            self._state = FittedState.from_plain(state["_state"])
+            restored = [Expert(info, to_tensors(arrays)) for info, arrays in experts]
+            self.model_ = self._state.compose(restored, self._to_inputs, self.rule)
