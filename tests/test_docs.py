@@ -22,18 +22,24 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
 
 
-COMMANDS = [
-    shlex.split(line, comments=True)[1:]
-    for page in PAGES
-    for block in blocks(page, "")
-    for line in block.splitlines()
-    if line.startswith("redx ")
-]
+COMMANDS = list(
+    dict.fromkeys(  # many pages show the same command
+        tuple(shlex.split(line, comments=True)[1:])
+        for page in PAGES
+        for block in blocks(page, "")
+        for line in block.splitlines()
+        if line.startswith("redx ")
+    )
+)
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_commands_in_the_documents_run(
-    words: list[str], toy: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    words: tuple[str, ...],
+    toy: redx.Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
     runs = {"toy": "toy", "mnist": "toy", "addition": "addition", "mixed": "addition", "steps": "chains"}
     for name, fixture in runs.items():
@@ -49,7 +55,7 @@ def test_commands_in_the_documents_run(
 
     monkeypatch.setattr(pipeline, "run", pretend)
     with pytest.raises(SystemExit) as stop:
-        main(words)
+        main(list(words))
     # the experts of the test's run are hardly trained: a chain may leave the range, which `solve` tells by 1
     assert stop.value.code in ((None, 0, 1) if words[0] == "solve" else (None, 0))
     assert bool(asked) == (words[0] == "run")
