@@ -19,7 +19,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.M | re.S)
+    """The fenced blocks of a language; the pattern takes every block, so that no end of one counts as a beginning."""
+    every = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S)
+    return [content for found, content in every if found == language]
 
 
 COMMANDS = list(
