@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check clean
+.PHONY: demo test check docs clean
 
 demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
 	$(BIN)/redx run addition
@@ -16,6 +16,9 @@ check: $(VENV)/.ready-test  ## lint and types alone
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.ready-docs  ## build the documentation in build/site
+	$(BIN)/mkdocs build --strict
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -25,6 +28,10 @@ $(VENV)/.ready-demo: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.ready-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/.ready-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:  ## remove what make and redx made here
