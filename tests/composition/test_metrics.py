@@ -1,4 +1,4 @@
-"""Figures against hand counts, torchmetrics' functions and printed tables."""
+"""Metrics against counts by hand, torchmetrics' functions and printed tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torchmetrics.functional.classification import multiclass_calibration_error, multiclass_precision, multiclass_recall
 
-from problems import draw
+from helpers.parts import draw_parts
 from redx.composition.metrics import Tally, by_domain, mean_interval, noise_area, student_quantile, wilson_interval
 from redx.composition.parts import Parts, predicted_classes
 
@@ -31,7 +31,7 @@ def f1_by_hand(predicted: torch.Tensor, labels: torch.Tensor, classes: int) -> l
 
 
 def test_accuracy_f1_ece_and_loss_agree_with_a_count_by_hand() -> None:
-    parts = draw(400, experts=3, classes=6)
+    parts = draw_parts(400, experts=3, classes=6)
     logits, labels = parts.residuals[:, 0], parts.labels
     confidence, predicted = logits.softmax(-1).max(-1)
     right = (predicted == labels).double()
@@ -39,31 +39,31 @@ def test_accuracy_f1_ece_and_loss_agree_with_a_count_by_hand() -> None:
     shares = labels.bincount(minlength=6).double() / 400
     bins = (confidence * 15).ceil().long()
     gaps = [abs(float((right - confidence)[bins == b].sum())) / 400 for b in bins.unique()]
-    found = tally(parts)
-    assert found["accuracy"] == float(right.mean())
-    assert found["macro_f1"] == pytest.approx(sum(f1) / 6, rel=1e-6)
-    assert found["weighted_f1"] == pytest.approx(float(shares @ torch.tensor(f1, dtype=torch.float64)), rel=1e-6)
-    assert found["ece"] == pytest.approx(sum(gaps), rel=1e-5)
-    assert found["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-9)
+    metrics = tally(parts)
+    assert metrics["accuracy"] == float(right.mean())
+    assert metrics["macro_f1"] == pytest.approx(sum(f1) / 6, rel=1e-6)
+    assert metrics["weighted_f1"] == pytest.approx(float(shares @ torch.tensor(f1, dtype=torch.float64)), rel=1e-6)
+    assert metrics["ece"] == pytest.approx(sum(gaps), rel=1e-5)
+    assert metrics["loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-9)
 
 
 def test_precision_recall_and_ece_agree_with_torchmetrics() -> None:
-    parts = draw(400, experts=3, classes=6)
+    parts = draw_parts(400, experts=3, classes=6)
     probabilities, labels = parts.residuals[:, 0].softmax(-1), parts.labels
-    found = tally(parts)
+    metrics = tally(parts)
     expected = {
         "macro_precision": multiclass_precision(probabilities, labels, 6, average="macro"),
         "macro_recall": multiclass_recall(probabilities, labels, 6, average="macro"),
         "ece": multiclass_calibration_error(probabilities, labels, 6, n_bins=15),
     }
     for name, value in expected.items():
-        assert found[name] == pytest.approx(float(value), rel=1e-6)
+        assert metrics[name] == pytest.approx(float(value), rel=1e-6)
 
 
 @pytest.mark.parametrize("classes", [1, 6])
 @pytest.mark.parametrize("step", [1, 7, 100])
 def test_chunks_count_the_same_as_the_whole(classes: int, step: int) -> None:
-    parts = draw(100, experts=3, classes=classes)
+    parts = draw_parts(100, experts=3, classes=classes)
     whole, chunked = tally(parts), tally(parts, step)
     assert whole.keys() == chunked.keys()
     for name, value in whole.items():
@@ -72,30 +72,30 @@ def test_chunks_count_the_same_as_the_whole(classes: int, step: int) -> None:
 
 @pytest.mark.parametrize("classes", [1, 6])
 def test_harm_and_help_count_what_the_experts_changed(classes: int) -> None:
-    parts = draw(400, experts=3, classes=classes)
+    parts = draw_parts(400, experts=3, classes=classes)
     before = [int(x) for x in predicted_classes(parts.base) == parts.labels]
     after = [int(x) for x in predicted_classes(parts.residuals[:, 0]) == parts.labels]
-    found = tally(parts)
+    metrics = tally(parts)
     pairs = list(zip(before, after, strict=True))
-    assert found["harm"] == pairs.count((1, 0)) / 400 > 0
-    assert found["help"] == pairs.count((0, 1)) / 400 > 0
+    assert metrics["harm"] == pairs.count((1, 0)) / 400 > 0
+    assert metrics["help"] == pairs.count((0, 1)) / 400 > 0
 
 
 def test_a_regression_is_right_when_rounding_is_and_has_no_ece() -> None:
-    parts = draw(400, experts=3, classes=1)
+    parts = draw_parts(400, experts=3, classes=1)
     outputs = parts.residuals[:, 0, 0]
-    found = tally(parts)
-    assert found["accuracy"] == float((outputs.round() == parts.labels).double().mean())
-    assert found["loss"] == pytest.approx(float((outputs - parts.labels).square().mean()))
-    assert found["ece"] is None
+    metrics = tally(parts)
+    assert metrics["accuracy"] == float((outputs.round() == parts.labels).double().mean())
+    assert metrics["loss"] == pytest.approx(float((outputs - parts.labels).square().mean()))
+    assert metrics["ece"] is None
 
 
 def test_the_worst_domain_is_the_lowest_of_those_that_occur() -> None:
-    parts = draw(400, experts=3, classes=6)
-    found = tally(parts.only(parts.domains != 1))
-    by_name = {name: found[f"domain:{name}"] for name in ("north", "east")}
-    assert found["worst_domain"] == min(value for value in by_name.values() if value is not None)
-    assert "domain:south" not in found
+    parts = draw_parts(400, experts=3, classes=6)
+    metrics = tally(parts.only(parts.domains != 1))
+    by_name = {name: metrics[f"domain:{name}"] for name in ("north", "east")}
+    assert metrics["worst_domain"] == min(value for value in by_name.values() if value is not None)
+    assert "domain:south" not in metrics
 
 
 def test_accuracy_by_domain_is_a_plain_share() -> None:
@@ -130,9 +130,9 @@ def test_spread_is_wilson_for_one_seed_and_student_for_several() -> None:
         "low": wilson_interval(0.9, 50)[0],
         "high": wilson_interval(0.9, 50)[1],
     }
-    found = mean_interval([0.4, 0.5, 0.6], 50)  # deviation 0.1, so half the interval is 4.303 · 0.1 / √3
-    assert found["mean"] == pytest.approx(0.5)
-    assert (found["low"], found["high"]) == pytest.approx((0.25159, 0.74841), abs=1e-4)
+    metrics = mean_interval([0.4, 0.5, 0.6], 50)  # deviation 0.1, so half the interval is 4.303 · 0.1 / √3
+    assert metrics["mean"] == pytest.approx(0.5)
+    assert (metrics["low"], metrics["high"]) == pytest.approx((0.25159, 0.74841), abs=1e-4)
     same = mean_interval([0.8, 0.8], 50)
     assert (same["low"], same["high"]) == pytest.approx((0.8, 0.8))
     assert mean_interval([0.0, 1.0], 50) == {"mean": 0.5, "low": 0.0, "high": 1.0}

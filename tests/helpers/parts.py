@@ -5,22 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from redx.composition.parts import Parts
 from redx.seeding import generator
 
-# The same cases every time, and no clock: the machines that run this are shared.
-settings.register_profile("redx", derandomize=True, deadline=None, max_examples=60)
-settings.load_profile("redx")
 
-
-def draw(
+def draw_parts(
     examples: int = 64, experts: int = 5, classes: int = 4, seed: int = 0, dtype: torch.dtype = torch.float64
 ) -> Parts:
-    """Parts with Gaussian tensors; with one class a regression, whose labels are whole numbers."""
+    """Return parts with Gaussian tensors; with one class a regression, whose labels are whole numbers."""
     source = generator(seed, "parts", examples, experts, classes)
 
     def normal(*shape: int) -> Tensor:
@@ -35,14 +30,14 @@ def draw(
     )
 
 
-def reorder(parts: Parts, order: list[int]) -> Parts:
-    """The same examples with the experts in another order, the domains renamed to match."""
+def reorder_experts(parts: Parts, order: list[int]) -> Parts:
+    """Return the same examples with the experts in another order and the domains renamed to match."""
     return replace(parts.keep(order), domains=torch.tensor(order).argsort()[parts.domains])
 
 
 @st.composite
 def any_parts(draw: st.DrawFn, classes: int = 6, experts: int = 6) -> Parts:
-    """Small parts of any shape with any finite values, ties, zeros and extremes among them."""
+    """Draw small parts of any shape with any finite values, with ties, zeros and extremes among them."""
     n, k, c = draw(st.integers(1, 4)), draw(st.integers(1, experts)), draw(st.integers(2, classes))
     value = st.floats(-1e3, 1e3, allow_subnormal=False)
 

@@ -1,21 +1,39 @@
-"""Runs small enough for tests: the toy with a few epochs."""
+"""Runs small enough for tests."""
 
+from __future__ import annotations
+
+import os
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import redx
 from redx.config import RunConfig
 from redx.tasks import get_preset
 
 
-def changes(task: str = "toy", epochs: int = 60) -> dict[str, Any]:
-    """What turns the quick preset into one of well under a second."""
+def few_epochs(task: str = "toy", epochs: int = 60) -> dict[str, Any]:
+    """Return the changes that make a run of under a second out of the quick preset of a toy task."""
     config: RunConfig = get_preset(task, "quick")
 
     def shorten(settings: dict[str, Any]) -> dict[str, Any]:
         return settings | {"training": settings["training"] | {"epochs": epochs}}
 
-    dumped = config.model_dump()
+    settings = config.model_dump()
     return {
-        "banks": {name: shorten(bank) for name, bank in dumped["banks"].items()},
-        "router": shorten(dumped["router"]),
+        "banks": {bank_id: shorten(bank) for bank_id, bank in settings["banks"].items()},
+        "router": shorten(settings["router"]),
         "study": "none",
     }
+
+
+def run_on_language_model(task: str, language_model: Path, folder: Path, **changes: Any) -> redx.Run:
+    """Run a task on a tiny language model with very few epochs, in FOLDER/run with the cache FOLDER/cache."""
+    few = {"epochs": {"base": 2, "experts": 1, "router": 1}, "study": "quick", "blocks": [1], "limit": 800}
+    with mock.patch.dict(os.environ, {"REDX_CACHE": str(folder / "cache")}):
+        return redx.run(task, "quick", out=folder / "run", backbone=str(language_model), **(few | changes))
+
+
+def without_times(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return a summary without what differs between two equal runs: seconds and memory."""
+    return {name: value for name, value in summary.items() if name != "cost"}
