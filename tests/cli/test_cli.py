@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from asking import Ask, refused
 from safetensors.torch import load_file, save_file
 
 import redx
-from asking import Ask, refused
 from redx.cli import app
 from redx.tasks.arithmetic.questions import KINDS
 

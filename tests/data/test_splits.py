@@ -1,4 +1,4 @@
-"""Splits: shares are met, no question stands on both sides of a disjoint split, and nothing hangs on chance."""
+"""Splits: shares are met, no question is on both sides of a disjoint split, and only the seed decides."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import problems  # noqa: F401  hypothesis without a clock
+from redx.data import splits
+from redx.data.dataset import Split
 from redx.data.splits import share_seen, split_rows
 from redx.errors import RedxError
 from redx.tasks.arithmetic.canonical import canonical
 from redx.tasks.arithmetic.questions import make
+from redx.tasks.custom.task import LEAST
 
 SHARES = (0.8, 0.1, 0.1)
 
@@ -28,7 +30,7 @@ def chosen(keys: list[str], *arguments: Any) -> list[list[str]]:
     keys=st.lists(st.integers(0, 60).map(str), min_size=100, max_size=300).filter(lambda keys: len(set(keys)) > 20),
     seed=st.integers(0, 2**40),
 )
-def test_a_disjoint_split_deals_out_whole_questions(keys: list[str], seed: int) -> None:
+def test_a_disjoint_split_distributes_whole_questions(keys: list[str], seed: int) -> None:
     train, validation, test = chosen(keys, SHARES, "disjoint", seed)
     distinct = len(set(keys))
     assert set(train) | set(validation) | set(test) == set(keys)
@@ -42,7 +44,7 @@ def test_a_disjoint_split_deals_out_whole_questions(keys: list[str], seed: int) 
 
 
 @given(rows=st.integers(20, 300), seed=st.integers(0, 2**40))
-def test_a_random_split_deals_out_rows(rows: int, seed: int) -> None:
+def test_a_random_split_distributes_rows(rows: int, seed: int) -> None:
     found = split_rows(["same"] * rows, SHARES, "random", seed)
     assert torch.cat(found).sort().values.tolist() == list(range(rows))
     for part, share in zip(found, SHARES, strict=True):
@@ -60,7 +62,7 @@ def test_rows_are_sorted_and_depend_on_the_seed_alone(kind: Any) -> None:
     assert not all(map(torch.equal, first, other))
 
 
-def test_where_a_question_goes_does_not_hang_on_order_or_number_of_rows() -> None:
+def test_the_split_of_a_question_does_not_depend_on_the_order_or_number_of_rows() -> None:
     keys = [str(row % 70) for row in range(200)]
     first, *others = (list(map(set, chosen(rows, SHARES, "disjoint", 3))) for rows in (keys, keys[::-1], keys[:70]))
     assert others == [first, first]
@@ -109,7 +111,7 @@ def test_a_split_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "shares", "kind", "told"),
+    ("keys", "shares", "kind", "message"),
     [
         (["a", "b"] * 50, SHARES, "disjoint", "2 distinct questions are too few for the shares"),
         (["a", "b"], SHARES, "random", "2 rows are too few"),
@@ -121,6 +123,36 @@ def test_a_split_may_be_left_out() -> None:
         (list("abcdefghij"), SHARES, "leaky", "no split called 'leaky'; choose disjoint or random"),
     ],
 )
-def test_what_cannot_be_split_is_refused(keys: list[str], shares: Any, kind: Any, told: str) -> None:
-    with pytest.raises(RedxError, match=told):
+def test_what_cannot_be_split_is_refused(keys: list[str], shares: Any, kind: Any, message: str) -> None:
+    with pytest.raises(RedxError, match=message):
         split_rows(keys, shares, kind, 0)
+
+
+def test_a_split_by_domain_is_fair_and_disjoint() -> None:
+    labels, domains = torch.arange(400) % 5, torch.arange(400) % 2
+    keys = [str(at // 2) for at in range(400)]  # every text twice
+    every = Split(torch.arange(400), labels, domains)
+    train, validation, test = splits.split_by_domain(keys, every, "disjoint", 0)
+    found = [{keys[row] for row in some.tolist()} for some in (train, validation, test)]
+    assert not found[0] & found[1] | found[0] & found[2] | found[1] & found[2]
+    assert set().union(*found) == set(keys)
+    assert [len(some) for some in found] == [160, 20, 20]
+    assert len(test) == 20  # one of each
+    assert set(labels[test].tolist()) == set(range(5))
+    again = splits.split_by_domain(keys, every, "disjoint", 0)
+    assert all(torch.equal(one, other) for one, other in zip((train, validation, test), again, strict=True))
+    assert not torch.equal(test, splits.split_by_domain(keys, every, "disjoint", 1)[2])
+    assert sum(map(len, splits.split_by_domain(keys, every, "random", 0))) == 400
+
+
+@pytest.mark.parametrize("size", [5, 7, 8, 10, 11])
+def test_small_domains_keep_enough_training_examples(size: int) -> None:
+    every = Split(torch.arange(size), torch.arange(size), torch.zeros(size).long())
+    train, validation, test = splits.split_by_domain([str(at) for at in range(size)], every, "disjoint", 3)
+    assert len(train) == size  # every label occurs once: all of them are needed there
+    every = Split(torch.arange(size), torch.zeros(size).long(), torch.zeros(size).long())
+    train, validation, test = splits.split_by_domain([str(at) for at in range(size)], every, "disjoint", 3)
+    assert len(test) in (1, 2)
+    assert len(validation) <= 2
+    assert len(train) + len(validation) + len(test) == size
+    assert len(train) >= min(size - 1, LEAST) or size == 5

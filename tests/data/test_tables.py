@@ -1,4 +1,4 @@
-"""JSONL files: every fault is named by its line, and a file is written whole or not at all."""
+"""JSONL and CSV files: every fault is reported by its line, and a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import problems  # noqa: F401  hypothesis without a clock
 from redx.data import tables
 from redx.errors import RedxError
 
 FIELDS = {"question": str, "answer": int}
+
+
 GOOD = '{"question": "What is 1 plus 2?", "answer": 3}'
 
+
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+
+
 objects = st.dictionaries(st.text(), scalars | st.lists(scalars), min_size=1)
 
 
@@ -29,7 +33,9 @@ def put(content: str | bytes) -> Path:
 
 
 @given(records=st.lists(objects, min_size=1))
-def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
+def test_written_records_are_read_again(
+    tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]
+) -> None:
     path = tmp_path_factory.mktemp("records") / "records.jsonl"
     tables.write_jsonl(path, records)
     assert tables.read_jsonl(path, {}) == records
@@ -80,24 +86,24 @@ def test_more_fields_are_kept() -> None:
     ],
 )
 def test_a_faulty_line_is_named_with_its_reason(line: str, reason: str) -> None:
-    with pytest.raises(RedxError) as told:
+    with pytest.raises(RedxError) as error:
         tables.read_jsonl(put(f"{GOOD}\n\n{line}\n{GOOD}\n"), FIELDS)
-    assert str(told.value) == f"Line 3 of questions.jsonl cannot be used (it {reason}); correct it."
+    assert str(error.value) == f"Line 3 of questions.jsonl cannot be used (it {reason}); correct it."
 
 
 def test_all_faulty_lines_are_named_with_the_reason_of_the_first() -> None:
-    with pytest.raises(RedxError) as told:
+    with pytest.raises(RedxError) as error:
         tables.read_jsonl(put(f'{GOOD}\n{{"answer": 1}}\n{GOOD}\n\nnonsense\n'), FIELDS)
-    assert str(told.value) == (
+    assert str(error.value) == (
         "Lines 2, 5 of questions.jsonl cannot be used (line 2 has no field 'question'); correct them."
     )
 
 
 @pytest.mark.parametrize(("bad", "more"), [(10, ""), (11, " and 1 more"), (500, " and 490 more")])
 def test_only_the_first_ten_are_named_and_the_others_counted(bad: int, more: str) -> None:
-    with pytest.raises(RedxError) as told:
+    with pytest.raises(RedxError) as error:
         tables.read_jsonl(put(f"{GOOD}\n" + "[]\n" * bad), FIELDS)
-    assert str(told.value).startswith(f"Lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11{more} of questions.jsonl cannot")
+    assert str(error.value).startswith(f"Lines 2, 3, 4, 5, 6, 7, 8, 9, 10, 11{more} of questions.jsonl cannot")
 
 
 @pytest.mark.parametrize(
@@ -172,3 +178,15 @@ def test_a_path_that_cannot_be_written_is_refused() -> None:
         with pytest.raises(RedxError, match="Cannot write"):
             tables.write_jsonl(path, [{"a": 1}])
     assert sorted(each.name for each in Path().iterdir()) == ["file", "folder"]
+
+
+def test_csv_files_of_spreadsheets_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes('\ufefftext;label\r\n"a;\r\nb";1\r\n\r\nc;2.0\r\n'.encode())
+    assert tables.read_table(path, lambda _: None) == [{"text": "a;\r\nb", "label": "1"}, {"text": "c", "label": "2.0"}]
+
+
+def test_labels_of_any_kind_in_natural_order() -> None:
+    record = {"a": 2.0, "b": 0.5, "c": True, "d": " été ", "e": 10**20}
+    assert [tables.name_value(record, key) for key in record] == ["2", "0.5", "true", "été", str(10**20)]
+    assert tables.sorted_names(["b10", "b9", "B1", "10", "9", "a", "9"]) == ["9", "10", "a", "B1", "b9", "b10"]

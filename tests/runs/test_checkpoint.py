@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_lm
 import torch
+from asking import Ask, refused
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import redx
-import tiny_lm
-from asking import Ask, refused
 from redx.errors import RedxError
 from redx.io import tensor_files
 from redx.runs import checkpoint, inspection, shrinking

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny import changes
 
 import redx
 from redx.composition.noise import NOISES
@@ -15,7 +16,6 @@ from redx.composition.rules import RULES
 from redx.runs import folder
 from redx.runs.presets import configure
 from redx.tasks import get_preset, tasks
-from tiny import changes
 
 
 def forget_times(summary: dict) -> dict:

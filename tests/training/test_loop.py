@@ -1,4 +1,4 @@
-"""Independence: an expert in a stack is, learns and stops exactly as it would alone; and the laws of the one loop."""
+"""The training loop: learners in a stack are trained and stopped exactly as each would be alone."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ from redx.errors import RedxError
 from redx.models import banks
 from redx.models.banks import MLPBank
 from redx.seeding import generator
+from redx.training import loop
 from redx.training.loop import fit
 
 INPUTS, CLASSES = 5, 3
-SIZES = (40, 97, 64)  # examples of each expert: their schedules differ
-SHAPES = {"linear": (INPUTS, CLASSES), "mlp": (INPUTS, 8, 6, CLASSES)}
-Example = tuple[Tensor, Tensor]  # inputs (N, D) and labels (N,)
 
-every_shape = pytest.mark.parametrize("shape", SHAPES)
+
+SIZES = (40, 97, 64)  # examples of each expert: their schedules differ
+
+
+SHAPES = {"linear": (INPUTS, CLASSES), "mlp": (INPUTS, 8, 6, CLASSES)}
+
+
+Example = tuple[Tensor, Tensor]  # inputs (N, D) and labels (N,)
 
 
 def sources(which: Sequence[int], purpose: str) -> list[Generator]:
@@ -76,78 +81,6 @@ def slice_of(stack: MLPBank, k: int) -> MLPBank:
     alone = bank([0])
     banks.fill_bank(alone, [banks.split_bank(stack)[k]])
     return alone
-
-
-# Banks
-
-
-@every_shape
-def test_slice_k_of_a_bank_is_expert_k_alone(shape: str) -> None:
-    x, together = inputs(20), bank(shape=shape)
-    said = banks.run_bank(together, x)
-    assert said.shape == (20, 3, CLASSES)
-    for k in range(3):
-        assert torch.allclose(said[:, k], banks.run_bank(bank([k], shape), x)[:, 0], rtol=1e-12)
-
-
-@pytest.mark.parametrize("activation", banks.ACTIVATIONS)
-def test_a_bank_computes_what_plain_layers_would(activation: str) -> None:
-    x, stack = inputs(20), bank(scale=0.3, activation=activation)
-    for k, tensors in enumerate(banks.split_bank(stack)):
-        y = x @ tensors["weights.0"] + tensors["biases.0"]
-        for layer in (1, 2):
-            y = banks.ACTIVATIONS[activation](y) @ tensors[f"weights.{layer}"] + tensors[f"biases.{layer}"]
-        assert torch.allclose(banks.run_bank(stack, x)[:, k], 0.3 * y, rtol=1e-12)
-
-
-def test_the_layers_of_a_shape() -> None:
-    assert banks.layer_sizes("linear", 5, 3, hidden=8, depth=2) == [5, 3]
-    assert banks.layer_sizes("mlp", 5, 3, hidden=8, depth=2) == [5, 8, 8, 3]
-
-
-@every_shape
-def test_split_then_join_restores_every_tensor(shape: str) -> None:
-    stack, empty = bank(shape=shape), MLPBank(3, SHAPES[shape]).double()
-    banks.fill_bank(empty, banks.split_bank(stack))
-    assert all(torch.equal(a, b) for a, b in zip(stack.parameters(), empty.parameters(), strict=True))
-
-
-def test_a_split_expert_is_a_copy() -> None:
-    stack = bank()
-    before = banks.run_bank(stack, inputs(4))
-    for tensor in banks.split_bank(stack)[1].values():
-        tensor.zero_()
-    assert torch.equal(banks.run_bank(stack, inputs(4)), before)
-
-
-def test_experts_of_another_make_are_refused() -> None:
-    for wrong in (banks.split_bank(bank(shape="linear")), banks.split_bank(bank([0, 1]))):
-        with pytest.raises(RedxError, match="do not fit this bank"):
-            banks.fill_bank(bank(), wrong)
-
-
-@every_shape
-def test_folding_the_standardisation_keeps_the_function(shape: str) -> None:
-    x, stack = 3 * inputs(20) + 1, bank(shape=shape)
-    mean, deviation = torch.randn(2, 3, 1, INPUTS, generator=generator(1), dtype=torch.float64)
-    deviation = deviation.abs() + 0.1
-    expected = stack((x - mean) / deviation)
-    banks.fold_standardisation(stack, mean, deviation)
-    assert torch.allclose(stack(x.expand(3, -1, -1)), expected, rtol=1e-9)
-
-
-def test_the_average_of_identical_experts_is_that_expert() -> None:
-    (tensors,) = banks.average_bank(bank([1, 1, 1]))
-    assert all(torch.allclose(tensors[name], own, rtol=1e-14) for name, own in banks.split_bank(bank([1]))[0].items())
-
-
-def test_the_average_of_two_experts_lies_halfway() -> None:
-    one, two = banks.split_bank(bank([0, 1]))
-    (mean,) = banks.average_bank(bank([0, 1]))
-    assert all(torch.allclose(mean[name], (one[name] + two[name]) / 2, rtol=1e-14) for name in mean)
-
-
-# Training
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
@@ -269,3 +202,13 @@ def test_a_loss_that_is_not_finite_names_its_stage(value: float) -> None:
     x, y = domain(0)
     with pytest.raises(RedxError, match=r"stage 'experts' .* at step 1"):
         trained([0], [(x * value, y)])
+
+
+def test_dropout_hides_its_share_and_each_learner_draws_alone() -> None:
+    x = torch.ones(2, 400, 50)
+    hidden = loop.dropout(x, 0.3, [generator(0, "a"), generator(0, "b")])
+    assert abs(float((hidden == 0).double().mean()) - 0.3) < 0.01
+    assert abs(float(hidden.mean()) - 1) < 0.02
+    assert not torch.equal(hidden[0], hidden[1])
+    assert torch.equal(hidden[1:], loop.dropout(x[1:], 0.3, [generator(0, "b")]))
+    assert loop.dropout(x, 0.0, []) is x

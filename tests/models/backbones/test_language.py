@@ -1,4 +1,4 @@
-"""The frozen prefix: equal to the plain model, never padded, run once for each text, and nothing unreadable let in."""
+"""Frozen language models: equal to the plain model, never padded, run once per text, and unreadable texts refused."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tiny_lm
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-import tiny_lm
 from redx.errors import RedxError
 from redx.models.backbones import language
 from redx.models.backbones.hub import model_folder as pretrained
@@ -124,9 +124,6 @@ def test_loading_is_silent(qwen: Path, capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr() == ("", "")
 
 
-# --- what is kept
-
-
 @pytest.mark.parametrize("pooling", ["mean", "tokens"])
 def test_once_for_each_distinct_text_and_the_same_from_the_cache(qwen: Path, pooling: Pooling) -> None:
     first = FrozenLM(qwen, (2,), pooling)
@@ -231,9 +228,6 @@ def test_half_precision_is_near_or_refused(qwen: Path, precision: Any) -> None:
         torch.testing.assert_close(rows, FrozenLM(qwen, (2,), "mean").read(TEXTS), atol=0.05, rtol=0.05)
 
 
-# --- what is refused
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -305,9 +299,6 @@ def test_an_unknown_device(qwen: Path) -> None:
         FrozenLM(qwen, (1,), "mean", device="nowhere").read(["a"])
 
 
-# --- the real thing
-
-
 @pytest.fixture
 def smollm(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Path:
     monkeypatch.delenv("REDX_CACHE")  # 540 MB that are made once
@@ -330,3 +321,30 @@ def test_smollm_reads_questions(smollm: Path, monkeypatch: pytest.MonkeyPatch, c
     for batch in prefix.encode(questions[1:]):  # once more: the same bits
         for text, again in batch:
             assert torch.equal(again[0], rows[questions.index(text)])
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+
+
+def test_the_mean_of_the_last_block_is_what_transformers_gives(bert: Path) -> None:
+    texts = ["a", "What is 37 plus 12?", "some more words to read here"]
+    prefix = FrozenLM(bert, (-1,), "mean")
+    model = AutoModel.from_pretrained(bert).eval()
+    tokens = prefix.tokenizer(texts, truncation=False, padding="longest", return_tensors="pt")
+    with torch.inference_mode():
+        states = model(tokens["input_ids"], attention_mask=tokens["attention_mask"]).last_hidden_state
+    mask = tokens["attention_mask"][..., None]
+    torch.testing.assert_close(prefix.read(texts), (states * mask).sum(1) / mask.sum(1), rtol=1e-4, atol=1e-5)
+
+
+def test_long_texts_are_cut_when_told_to(bert: Path) -> None:
+    long = "word " * 100
+    with pytest.raises(RedxError, match="tokens, but bert reads 64"):
+        FrozenLM(bert, (-1,), "mean").read([long])
+    cut = FrozenLM(bert, (-1,), "tokens", longest=16)
+    assert cut.read([long]).shape == (1, 16, 32)
+    assert FrozenLM(bert, (-1,), "mean", longest=1000).read([long]).shape == (1, 32)  # what the model reads at most
+    assert "t16" in cut.cache.folder.name  # other features than those of whole texts
+    torch.testing.assert_close(cut.read(["short"]), FrozenLM(bert, (-1,), "tokens").read(["short"]))
