@@ -2,16 +2,20 @@
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 from hypothesis import settings
 
 import redx
 from helpers.commands import Answer, Ask
+from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import few_epochs, run_on_language_model
 from redx.cli import main
+from redx.io.files import read_json
 from redx.models.composed import Model
 
 torch.set_num_threads(1)
@@ -46,9 +50,39 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 @pytest.fixture(scope="session")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A temporary folder that all worker processes of this test session have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+MakeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def make_once(shared_folder: Path) -> MakeOnce:
+    """Make a folder by a function that is called in one worker process only; the others wait for it."""
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        folder = shared_folder / name
+        with FileLock(shared_folder / f"{name}.lock"):
+            if not (shared_folder / f"{name}.done").exists():
+                fill(folder)
+                (shared_folder / f"{name}.done").touch()
+        return folder
+
+    return make
+
+
+def finished(folder: Path) -> redx.Run:
+    """Return the finished run in a folder."""
+    return redx.Run(folder, read_json(folder / "summary.json"))
+
+
+@pytest.fixture(scope="session")
+def toy(make_once: MakeOnce) -> redx.Run:
     """A finished run of the toy with two seeds and few epochs; tests must not change it."""
-    return redx.run("toy", "quick", seeds=[0, 1], out=tmp_path_factory.mktemp("runs") / "toy", **few_epochs())
+    return finished(make_once("toy", lambda folder: redx.run("toy", "quick", [0, 1], folder, **few_epochs())))
 
 
 @pytest.fixture
@@ -58,19 +92,37 @@ def toy_copy(toy: redx.Run, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny decoder in a folder."""
-    from helpers.language_models import save_qwen3
+def clouds(make_once: MakeOnce) -> redx.Run:
+    """A finished run on features of four clouds with a few epochs, made within a second; tests must not change it."""
 
-    return save_qwen3(tmp_path_factory.mktemp("models") / "tiny-qwen3")
+    def run(folder: Path) -> None:
+        file = write_arrays(folder.with_suffix(".npz"), **draw_clouds())
+        epochs = {"base": 3, "experts": 2, "router": 2}
+        redx.run("features", "quick", out=folder, file=str(file), alpha=0.2, study="none", epochs=epochs)
+
+    return finished(make_once("clouds", run))
+
+
+@pytest.fixture
+def clouds_copy(clouds: redx.Run, tmp_path: Path) -> Path:
+    """The folder of a copy of the run on clouds, which a test may change."""
+    return Path(shutil.copytree(clouds.folder, tmp_path / "run"))
 
 
 @pytest.fixture(scope="session")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def qwen(make_once: MakeOnce) -> Path:
+    """A tiny decoder in a folder."""
+    from helpers.language_models import save_qwen3
+
+    return make_once("tiny-qwen3", save_qwen3)
+
+
+@pytest.fixture(scope="session")
+def bert(make_once: MakeOnce) -> Path:
     """A tiny encoder in a folder."""
     from helpers.language_models import save_bert
 
-    return save_bert(tmp_path_factory.mktemp("models") / "bert")
+    return make_once("bert", save_bert)
 
 
 @pytest.fixture
@@ -81,9 +133,10 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def addition(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
+def addition(qwen: Path, make_once: MakeOnce) -> redx.Run:
     """A finished run of addition in words on a tiny language model; tests must not change it."""
-    return run_on_language_model("addition", qwen, tmp_path_factory.mktemp("addition"))
+    folder = make_once("addition", lambda folder: run_on_language_model("addition", qwen, folder))
+    return finished(folder / "run")
 
 
 @pytest.fixture
@@ -100,11 +153,12 @@ def addition_model(addition_copy: Path) -> Model:
 
 
 @pytest.fixture(scope="session")
-def chains(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
+def chains(qwen: Path, make_once: MakeOnce) -> redx.Run:
     """A finished run of chains of steps, with a decomposer that was trained on few sentences."""
     from redx.tasks.arithmetic.decomposers.pointer import PointerDecomposer
 
     train = PointerDecomposer.train
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PointerDecomposer, "train", classmethod(lambda cls, seed: train(seed, samples=500)))
-        return run_on_language_model("steps", qwen, tmp_path_factory.mktemp("steps"))
+        folder = make_once("steps", lambda folder: run_on_language_model("steps", qwen, folder))
+    return finished(folder / "run")

@@ -37,3 +37,16 @@ def run_on_language_model(task: str, language_model: Path, folder: Path, **chang
 def without_times(summary: dict[str, Any]) -> dict[str, Any]:
     """Return a summary without what differs between two equal runs: seconds and memory."""
     return {name: value for name, value in summary.items() if name != "cost"}
+
+
+def text_settings(language_model: Path, trunk: str = "mlp") -> dict[str, Any]:
+    """Return the changes that make a run of seconds on a tiny language model out of a quick preset."""
+    return {
+        "backbone": str(language_model),
+        "limit": 600,
+        "epochs": {"base": 2, "experts": 1, "router": 2},
+        "blocks": [1, 2],
+        "pooling": "tokens" if trunk == "sum" else "mean",
+        "trunk": trunk,
+        "train_blocks": 1,
+    }

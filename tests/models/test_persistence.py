@@ -1,51 +1,55 @@
-"""Models as folders."""
+"""Models as folders: what is saved is loaded bit for bit."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
 import redx
-from redx.composition import rules
+from helpers.models import LoadedModel
 from redx.errors import RedxError
-from redx.models.composed import Model
-
-NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
-
-
-QUESTIONS = ["What is 37 plus 12?", "What is 2 plus 3?", "What is 50 plus 49?", "What is 11 plus 20?"]
+from redx.models import persistence
+from redx.runs.folder import read_config
 
 
-@pytest.fixture
-def run(addition: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the run that may be changed."""
-    monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
-    return Path(shutil.copytree(addition.folder, tmp_path / "run"))
-
-
-@pytest.fixture
-def model(run: Path) -> Model:
-    return redx.load(run)
-
-
-def scores(model: Model) -> torch.Tensor:
-    parts = model.parts(QUESTIONS)
-    rule = rules.get_rule("red")
-    return rules.compose(rule, parts, rule.weights(parts))
-
-
-def test_a_saved_model_is_the_same_model(model: Model, tmp_path: Path) -> None:
+def test_a_saved_model_is_the_same_model(loaded: LoadedModel, tmp_path: Path) -> None:
+    model = loaded.model
+    names = model.experts.names
     model.save_pretrained(tmp_path / "saved")
-    again = redx.load(tmp_path / "saved")
-    assert torch.equal(scores(again), scores(model))
-    told = (tmp_path / "saved" / "README.md").read_text()
-    assert all(name in told for name in NAMES)
-    assert "certified ε = 1" in told
+    again = LoadedModel(redx.load(tmp_path / "saved"), loaded.inputs)
+    assert torch.equal(again.scores(), loaded.scores())
+    card = (tmp_path / "saved" / "README.md").read_text()
+    assert all(name in card for name in names)
+    assert "certified ε = 1" in card
     with pytest.raises(RedxError, match="not empty"):
         model.save_pretrained(tmp_path / "saved")
-    model.experts.remove(NAMES[3])
+    model.experts.remove(names[3])
     model.save_pretrained(tmp_path / "fewer")
-    assert torch.equal(scores(redx.load(tmp_path / "fewer")), scores(model))
+    fewer = LoadedModel(redx.load(tmp_path / "fewer"), loaded.inputs)
+    assert torch.equal(fewer.scores(), loaded.scores())
+
+
+def test_the_parts_of_a_model_are_read_one_by_one(clouds: redx.Run) -> None:
+    config, folder = read_config(clouds.folder), clouds.folder / "seed-0"
+    info = persistence.read_info(folder)
+    base = persistence.read_base(folder, config)
+    library = persistence.read_library(folder, config, base, info)
+    assert library.names == info.domains == info.routed == persistence.read_domain_names(folder)
+    assert base.outputs == len(info.classes)
+    assert persistence.read_router(folder, config, base, info).experts == info.routed
+
+
+def test_files_that_are_missing_or_do_not_fit_are_refused(clouds_copy: Path) -> None:
+    config, folder = read_config(clouds_copy), clouds_copy / "seed-0"
+    base, info = persistence.read_base(folder, config), persistence.read_info(folder)
+    other = config.model_copy(update={"router": config.router.model_copy(update={"hidden": 7})})
+    with pytest.raises(RedxError, match=r"router\.safetensors does not fit this run"):
+        persistence.read_router(folder, other, base, info)
+    (folder / "base.safetensors").unlink()
+    with pytest.raises(RedxError, match=r"There is no .*base\.safetensors"):
+        persistence.read_base(folder, config)
+    (folder / "experts").rename(folder / "moved")
+    with pytest.raises(RedxError, match="There are no experts"):
+        persistence.read_library(folder, config, base, info)
