@@ -18,12 +18,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+running = typer.Typer(
+    cls=run.RunGroup,
+    help="Run a task from data to report.\n\nExample: `redx run toy --seed 0 --seed 1 --seed 2`",
+    no_args_is_help=True,
+)
 fetching = typer.Typer(help="Fetch what runs need, ahead of time.", no_args_is_help=True)
 keeping = typer.Typer(help="Experts as files: list, add, remove, replace, train, compare.", no_args_is_help=True)
 routing = typer.Typer(help="The router of a run.", no_args_is_help=True)
 caching = typer.Typer(help="See or clear what redx keeps: data, backbones, features.", no_args_is_help=True)
 
-app.command()(run.run)
+app.add_typer(running, name="run")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.certify)
 app.command()(run.report)

@@ -23,6 +23,18 @@ Routing = Annotated[str | None, typer.Option(help="router (the trained one) or k
 OneSeed = Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")]
 
 
+MAIN_RULES = {  # what `redx run` prints, with a word on each
+    "base": "the base alone",
+    "red": "base + routed residuals",
+    "sum": "base + all residuals, no router",
+    "fixed": "base + mean residual",
+    "moe": "standalone heads, routed",
+    "uniform": "standalone heads, averaged",
+    "global": "one head on all data pooled",
+    "oracle": "standalone heads, perfect routing",
+}
+
+
 def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=1))
 
@@ -39,6 +51,18 @@ def show_table(columns: list[str], rows: list[list[str]], title: str | None = No
     for row in rows:
         table.add_row(*row)
     Console(width=None if sys.stdout.isatty() else 120).print(table)
+
+
+def show_main_rules(summary: dict[str, Any]) -> None:
+    """Print the rules that most people compare: clean, with always a wrong expert, and under any router."""
+    rules = summary["rules"]
+    rows = []
+    for name in (name for name in MAIN_RULES if name in rules):
+        entry = rules[name]
+        wrong, worst = entry["noise"].get("swap", {}).get("1"), entry["certified"].get("1")
+        figures = [entry["accuracy"]["mean"], wrong, worst]
+        rows.append([name, MAIN_RULES[name], *("—" if value is None else f"{value:.4f}" for value in figures)])
+    show_table(["rule", "", "clean", "wrong expert", "any router"], rows, _title(summary))
 
 
 def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
@@ -63,5 +87,9 @@ def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
         row += [f"{entry['certified'][e]:.4f}" for e in epsilons]
         row += [f"{entry['noise'][kind][level]:.4f}" for kind, level in noises]
         rows.append([*row, f"{entry['harm']:.4f}", f"{entry['help']:.4f}"])
+    show_table(columns, rows, _title(summary))
+
+
+def _title(summary: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, summary["seeds"]))
-    show_table(columns, rows, f"{summary['task']}, seed{'s' * (len(summary['seeds']) > 1)} {seeds}")
+    return f"{summary['task']}, seed{'s' * (len(summary['seeds']) > 1)} {seeds}: accuracy on the test split"

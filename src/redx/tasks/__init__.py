@@ -25,6 +25,13 @@ class Task:
     read: Callable[[Sequence[Any] | Tensor], Tensor]  # a user's inputs to what the network reads
     study: str | None = None  # module with the task's own experiments, imported when they run
     text: bool = False  # whether a user's inputs are texts
+    options: tuple[str, ...] = ()  # keywords of `redx.runs.options` that it reads
+
+    @property
+    def example(self) -> str:
+        """A command that runs it."""
+        data = {"file": " --data FILE"} if "file" in self.options else {}
+        return f"redx run {self.name}{data.get('file', '')} --seed 0 --seed 1 --seed 2"
 
 
 def tasks() -> dict[str, Task]:

@@ -29,6 +29,7 @@ from redx.data.text import pack_texts
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.arithmetic.canonical import canonical
 from redx.tasks.arithmetic.questions import HIGH, LOW, OPERAND, RANGES, domain_of, make
+from redx.tasks.options import ADDITION, MIXED, OPERATIONS, STEPS
 
 SHARES = (0.8, 0.1, 0.1)
 BY_RANGE = tuple(f"range_{low}_{high}" for low, high in RANGES)
@@ -197,7 +198,8 @@ def offer(name: str, about: str, questions: QuestionsConfig, study: str = "redx.
         # redx run mixed --preset paper-80k: hours on a CPU, made for a GPU; not run here, the papers had 0.76.
         "paper-80k": paper(name, "paper-80k", LARGE, SIXTY),
     }
-    return Task(name, about, presets, load, pack_texts, study=study, text=True)
+    options = {"mixed": MIXED, "ops": OPERATIONS, "steps": STEPS}.get(name, ADDITION)
+    return Task(name, about, presets, load, pack_texts, study=study, text=True, options=options)
 
 
 TASKS = {

@@ -31,6 +31,8 @@ from redx.errors import RedxError
 from redx.io.files import natural_order, to_safe_name
 from redx.seeding import generator
 from redx.tasks import MAIN_BANKS, Task, compared_banks
+from redx.tasks.options import FEATURES as FEATURE_OPTIONS
+from redx.tasks.options import TEXTS as TEXT_OPTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -309,6 +311,7 @@ TASKS = {
         read_texts,
         study="redx.tasks.custom.study",
         text=True,
+        options=TEXT_OPTIONS,
     ),
     "features": Task(
         "features",
@@ -322,5 +325,6 @@ TASKS = {
         load_features,
         read_features,
         study="redx.tasks.custom.study",
+        options=FEATURE_OPTIONS,
     ),
 }
