@@ -72,9 +72,7 @@ def _run_command(task: Task) -> Any:
 
     presets = f"{about('preset')}: {', '.join(task.presets)}"
     common = [
-        _parameter(
-            "preset", Annotated[str, typer.Option(help=f"{about('preset')}: {', '.join(task.presets)}")], "default"
-        ),
+        _parameter("preset", Annotated[str, typer.Option(help=presets)], "default"),
         _parameter("seed", Annotated[list[int] | None, typer.Option(help=about("seeds"), show_default="0")]),
         _parameter("out", Annotated[Path | None, typer.Option(help="run folder", show_default=f"runs/{task.name}")]),
         _parameter("banks", Annotated[str, typer.Option("--run", help="banks to train: red, moe or all")], "all"),

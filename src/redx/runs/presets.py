@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from redx.config import RunConfig
 from redx.errors import RedxError
-from redx.runs.options import OPTIONS, apply_assignment, find_field, leaf_settings, set_setting
+from redx.runs.options import OPTIONS, apply_assignment, get_setting, leaf_settings, set_setting
 from redx.tasks import get_preset, get_task
 
 BANK_FORMS = {  # what `run` chooses: forms of banks
@@ -96,35 +96,45 @@ def _check_combination(settings: dict[str, Any]) -> None:
 
 
 def reproduce(config: RunConfig) -> tuple[str, list[str]]:
-    """Return the command that repeats a run, and the settings that no option can express.
+    """Return the command that repeats a run, and the settings that it cannot express.
 
-    Every single setting that differs from the preset becomes an option of the task, or `--set NAME=VALUE`.
+    Options of the task are used as far as they bring the preset closer to the run's settings; every other setting that
+    differs becomes `--set NAME=VALUE`.
     """
     words = ["redx", "run", config.task, "--preset", config.preset]
     words += [word for seed in config.seeds for word in ("--seed", str(seed))]
+    target = dict(leaf_settings(config.model_dump(exclude={"seeds"})))
     try:
-        usual = dict(leaf_settings(get_preset(config.task, config.preset).model_dump(exclude={"seeds"})))
-        flags = {OPTIONS[name].path: OPTIONS[name].flag for name in get_task(config.task).options}
+        task = get_task(config.task)
+        task_preset = get_preset(config.task, config.preset)
     except RedxError:  # a task that is not installed here still has a report
         return shlex.join(words), []
-    settings = dict(leaf_settings(config.model_dump(exclude={"seeds"})))
-    changed = {path: value for path, value in settings.items() if path not in usual or usual[path] != value}
-    missing = [path for path in usual if path not in settings]
-    inexpressible = sorted({path.rpartition(".")[0] for path in [*missing, *(set(changed) - set(usual))]})
-    for path, value in changed.items():
-        if path not in usual:
+
+    def differences(changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of the run that the preset with these changes does not have."""
+        settings = task_preset.model_dump()
+        _apply_changes(settings, dict(changes))
+        reached = dict(leaf_settings(settings))
+        different = {path: value for path, value in target.items() if reached.get(path, ...) != value}
+        return different | {path: ... for path in reached if path not in target and path != "seeds"}
+
+    changes: dict[str, Any] = {}
+    left = differences(changes)
+    candidates = [("run", "--run", name) for name in ("red", "moe")]
+    plain = config.model_dump()
+    for keyword in task.options:
+        option = OPTIONS[keyword]
+        candidates.append((keyword, option.flag, get_setting(plain, option.path)))
+    for keyword, flag, value in candidates:
+        if value is None:
             continue
-        flag = flags.get(path)
-        if flag is None:
-            words += ["--set", f"{path}={json.dumps(value)}"]
-        elif isinstance(value, bool):
-            words += [flag] if value else []
-        else:
+        remaining = differences(changes | {keyword: value})
+        if len(remaining) < len(left):
+            left, changes[keyword] = remaining, value
             values = value if isinstance(value, tuple | list) else [value]
-            words += [word for one in values for word in (flag, str(one))]
-    return shlex.join(words), inexpressible
-
-
-def option_help(keyword: str) -> str:
-    """Return the help of an option, which is the description of its setting."""
-    return find_field(OPTIONS[keyword].path).description or keyword
+            words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
+    known = dict(leaf_settings(task_preset.model_dump()))
+    expressible = {path: value for path, value in left.items() if path in known and value is not ...}
+    for path, value in expressible.items():
+        words += ["--set", f"{path}={json.dumps(value)}"]
+    return shlex.join(words), sorted(set(left) - set(expressible))
