@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from redx.models.composed import Model
 
 SHOWN_FLIPS = 10
+Unverified = Annotated[bool, typer.Option("--unverified", help="accept an expert without a fingerprint of its base")]
 ExpertFolder = Annotated[Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER")]
 Name = Annotated[str, typer.Argument(help="name of an expert; `redx experts list RUN` shows them", metavar="NAME")]
 Rule = Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")]
@@ -55,7 +56,9 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
     show_table(columns, rows, f"Experts of {folder}")
 
 
-def add(folder: Folder, expert: ExpertFolder, seed: OneSeed = None, as_json: AsJson = False) -> None:
+def add(
+    folder: Folder, expert: ExpertFolder, seed: OneSeed = None, unverified: Unverified = False, as_json: AsJson = False
+) -> None:
     """Add an expert that was trained elsewhere on the same base; nothing else is touched or retrained.
 
     Example: `redx experts add runs/mnist runs/mnist/seed-0/removed/8-9`
@@ -63,7 +66,8 @@ def add(folder: Folder, expert: ExpertFolder, seed: OneSeed = None, as_json: AsJ
     from redx.models.expert import Expert
     from redx.runs import editing
 
-    model, name = editing.add_expert(folder, expert, seed), Expert.load(expert).name
+    model, name = editing.add_expert(folder, expert, seed, unverified), Expert.load(expert).name
+    _warn_unverified(unverified, name)
     _print_result(as_json, {"added": name, "experts": model.experts.names}, f"added {name}; {_router_note(model)}")
 
 
@@ -78,7 +82,14 @@ def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = F
     _print_result(as_json, {"removed": name, "kept": str(kept)}, f"removed {name}; it is kept in {kept}")
 
 
-def replace(folder: Folder, name: Name, expert: ExpertFolder, seed: OneSeed = None, as_json: AsJson = False) -> None:
+def replace(
+    folder: Folder,
+    name: Name,
+    expert: ExpertFolder,
+    seed: OneSeed = None,
+    unverified: Unverified = False,
+    as_json: AsJson = False,
+) -> None:
     """Replace an expert by another that was trained on the same base; the old one is kept in seed-N/removed.
 
     Example: `redx experts replace runs/mnist 8-9 runs/other/seed-0/experts/8-9`
@@ -87,7 +98,8 @@ def replace(folder: Folder, name: Name, expert: ExpertFolder, seed: OneSeed = No
     from redx.runs import editing
 
     new = Expert.load(expert).name
-    model, kept = editing.replace_expert(folder, name, expert, seed)
+    model, kept = editing.replace_expert(folder, name, expert, seed, unverified)
+    _warn_unverified(unverified, new)
     message = f"replaced {name} by {new}; the old one is kept in {kept}; {_router_note(model)}"
     _print_result(as_json, {"replaced": name, "by": new, "kept": str(kept)}, message)
 
@@ -189,6 +201,11 @@ def train_router(
         raise RedxError("Each --domain needs its --data, in the same order.")
     result = editing.retrain_router(folder, more, text=text, label=label, seed=seed)
     _print_result(as_json, result, f"trained the router of {folder} for {', '.join(result['experts'])}")
+
+
+def _warn_unverified(unverified: bool, name: str) -> None:
+    if unverified:
+        typer.echo(f"warning: nothing checked that {name} was trained on the base of this run", err=True)
 
 
 def _print_result(as_json: bool, result: dict[str, Any], message: str) -> None:

@@ -43,7 +43,7 @@ from redx.tasks import get_task
 
 # files of a seed that hold trained tensors
 SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")
-DATA_FILES = ("parts/", "shared")  # files of a seed that hold data; a checkpoint leaves them out
+DATA_FILES = ("parts/", "shared", "removed/")  # files of a seed that hold data; a checkpoint leaves them out
 TRUNK = "encoder.trunk.model."  # prefix of trained blocks in the base's file
 
 
@@ -139,7 +139,7 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
         if not SEED_FILES.fullmatch(name):
             raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
         tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
-    json_paths = [path for path in sorted(seed_folder.rglob("*.json")) if path.name != "stages.json"]
+    json_paths = [*sorted(seed_folder.glob("experts/*/expert.json")), seed_folder / "model.json"]
     json_files = {path.relative_to(seed_folder).as_posix(): read_json(path) for path in json_paths}
     hashes = read_json(folder / "data.json")["sha256"].get(str(seed))
     if hashes is None:

@@ -179,7 +179,7 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
         stage("integration", lambda: _train_jointly(folder, config, splits.train, seed))
     if config.decomposer != "none":
         stage("decomposer", lambda: train_decomposer(config.decomposer, seed, config.backbone).tensors())
-    stages.stage("parts", lambda: write_parts(folder, parts_of_test(load_seed(folder, config), data)))
+    stages.stage("parts", lambda: write_parts(folder / "parts", parts_of_test(load_seed(folder, config), data)))
     return stages.done
 
 
