@@ -52,7 +52,7 @@ def min_calibration(config: RunConfig) -> int:
 
 
 def domain_rows(config: RunConfig, data: Data, banks: Banks) -> list[Row]:
-    """Return a row for every domain: its sizes, accuracies, calibration examples, and whether its expert can be active."""
+    """Return a row per domain: sizes, accuracies, calibration examples, and whether its expert can be active."""
     residual = config.main_bank("residual")
     bank_id = residual if residual in banks else config.main_bank("standalone")
     parts = banks[bank_id]
