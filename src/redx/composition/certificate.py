@@ -10,6 +10,13 @@ replaces the weights w by `(1-ε) w + ε v`. Every margin is affine in the weigh
     worst_c = m_c(base) + Σ_k min(0, m_c(residual_k))   v in the box [0, 1]^K: any subset of the experts is missing
 
 A regression has two margins instead: the distances to both ends of the interval that rounds to the predicted answer.
+
+Ties. `argmax` takes the lowest index, so a margin of 0 over a class of a lower index changes the prediction, and over
+one of a higher index it does not. Rounding goes to even, so both ends of the interval belong to an even answer and
+neither to an odd one.
+
+Rounding. Scores are computed in floating point. A margin below the rounding error of the mixture counts as 0, so a
+radius is never too large for the scores as they are computed; it is too small by a few units in the last place.
 """
 
 from __future__ import annotations
@@ -104,8 +111,72 @@ def worst_in_box(base: Tensor, residuals: Tensor, predicted: Tensor) -> Tensor:
     return margins(base, predicted) + change.clamp_max(0).sum(1)
 
 
-def radius(margin: Tensor, worst: Tensor) -> Tensor:
-    """Return ε*, the exact share of routing weight that an adversary may move without changing the prediction.
+def loses_ties(scores: Tensor, predicted: Tensor) -> Tensor:
+    """Return which rivals win a tie with the predicted answer.
+
+    Parameters
+    ----------
+    scores
+        Scores of shape (N, C).
+    predicted
+        Predicted classes of shape (N,); for a regression the predicted answers.
+
+    Returns
+    -------
+    Tensor
+        Booleans of shape (N, C), or (N, 2) for a regression: classes of a lower index; both ends of an odd answer.
+
+    Examples
+    --------
+    >>> loses_ties(torch.zeros(1, 3), torch.tensor([1]))
+    tensor([[ True, False, False]])
+    """
+    if scores.shape[-1] == 1:
+        return (predicted % 2 == 1)[:, None].expand(-1, 2)
+    return torch.arange(scores.shape[-1], device=scores.device) < predicted[:, None]
+
+
+def rounding_error(base: Tensor | None, residuals: Tensor, predicted: Tensor, box: bool = False) -> Tensor:
+    """Return a bound on the rounding error of the margins of any mixture.
+
+    Parameters
+    ----------
+    base
+        What the mixture is added to, (N, C), or None.
+    residuals
+        What is mixed, (N, K, C).
+    predicted
+        Predicted classes of shape (N,); for a regression the predicted answers.
+    box
+        Whether weights are free in the box [0, 1]^K; otherwise they lie on the simplex.
+
+    Returns
+    -------
+    Tensor
+        Bounds of shape (N, C), or (N, 2) for a regression; 0 where nothing is mixed but zeros.
+
+    Examples
+    --------
+    >>> rounding_error(torch.ones(1, 2), torch.zeros(1, 3, 2), torch.tensor([0]))
+    tensor([[0., 0.]])
+    """
+    size = residuals.abs()
+    scale = size.sum(1) if box else size.amax(1) if size.shape[1] else size.sum(1)  # (N, C)
+    if scale.shape[-1] == 1:
+        both, still = (scale + predicted[:, None].abs()).expand(-1, 2), (scale == 0).expand(-1, 2)
+    else:
+        own = predicted[:, None]
+        both = scale + scale.gather(1, own)
+        still = both == 0
+    if base is not None:
+        both = both + (base.abs() if base.shape[-1] == 1 else base.abs() + base.abs().gather(1, predicted[:, None]))
+    precision, steps = torch.finfo(residuals.dtype), residuals.shape[1] + 8
+    error = steps * precision.eps * both + steps * precision.tiny  # products may lose numbers below `tiny` altogether
+    return torch.where(still, 0.0, error).clamp_max(precision.max)
+
+
+def radius(margin: Tensor, worst: Tensor, loses_ties: Tensor | None = None, error: Tensor | None = None) -> Tensor:
+    """Return ε*, the share of routing weight that an adversary may move without changing the prediction.
 
     Parameters
     ----------
@@ -113,21 +184,32 @@ def radius(margin: Tensor, worst: Tensor) -> Tensor:
         Margins at the actual weights, (N, C); for a regression (N, 2).
     worst
         Smallest margins that an adversary can reach, of the same shape.
+    loses_ties
+        Where a margin of 0 changes the prediction, of the same shape; nowhere by default.
+    error
+        Bound on the rounding error of margins, of the same shape; 0 by default.
 
     Returns
     -------
     Tensor
-        Radii in [0, 1] of shape (N,). A radius of 1 means that no router can change the prediction.
+        Radii in [0, 1] of shape (N,). A prediction is safe for every ε up to its radius, the radius included. A radius
+        of 1 means that no router can change the prediction.
 
     Examples
     --------
     >>> radius(torch.tensor([[torch.inf, 1.0]]), torch.tensor([[torch.inf, -3.0]]))
     tensor([0.2500])
     """
-    lead = margin.clamp_min(0)
-    limit = lead / torch.where(worst < 0, lead - worst, 1)
+    error = torch.zeros_like(margin) if error is None else error
+    breakable = worst < error
+    if loses_ties is not None:
+        breakable = breakable | (loses_ties & (worst <= error))
+    lead = (margin - error).clamp_min(0)
+    span = torch.where(breakable, margin - worst, 1)
+    limit = torch.where(span > 0, lead / torch.where(span > 0, span, 1), 0)
+    limit = torch.where(span.isinf(), 0, limit)  # overflow: nothing can be promised
     below_one = 1 - torch.finfo(limit.dtype).eps  # a prediction that some router changes must not round up to 1
-    return torch.where(worst < 0, limit.clamp_max(below_one), 1.0).amin(-1)
+    return torch.where(breakable, limit.clamp(0, below_one), 1.0).amin(-1)
 
 
 def output_interval(scores: Tensor, vertices: Tensor, epsilon: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -144,11 +144,15 @@ def certify(rule: Rule, parts: Parts, weights: Tensor | None = None) -> Certifie
 def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tensor:
     if rule.adversary is None:
         return torch.ones(len(parts), dtype=scores.dtype)
-    if rule.adversary == "simplex":
-        worst = certificate.worst_on_simplex(vertex_scores(rule, parts), predicted)
-    else:
+    in_box = rule.adversary == "box"
+    if in_box:
         worst = certificate.worst_in_box(parts.base, parts.residuals, predicted)
-    return certificate.radius(certificate.margins(scores, predicted), worst)
+    else:
+        worst = certificate.worst_on_simplex(vertex_scores(rule, parts), predicted)
+    base = rule.read(parts.base) if rule.keeps_base else None
+    error = certificate.rounding_error(base, rule.read(parts.residuals), predicted, in_box)
+    margin = certificate.margins(scores, predicted)
+    return certificate.radius(margin, worst, certificate.loses_ties(scores, predicted), error)
 
 
 def tally(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:

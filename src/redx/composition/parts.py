@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+LARGEST_ANSWER = 2.0**62  # of a regression: larger outputs count as this one
 CHUNK = 2**24  # values of N·K·C that are processed at once: 64 MB in float32
 
 
@@ -165,4 +166,6 @@ def predicted_classes(scores: Tensor) -> Tensor:
     >>> predicted_classes(torch.tensor([[41.8]]))
     tensor([42])
     """
-    return scores.argmax(-1) if scores.shape[-1] > 1 else scores[..., 0].round().long()
+    if scores.shape[-1] > 1:
+        return scores.argmax(-1)
+    return scores[..., 0].round().clamp(-LARGEST_ANSWER, LARGEST_ANSWER).long()
