@@ -120,7 +120,7 @@ class JitterNoise(Noise):
 
 
 class DropNoise(Noise):
-    """Every expert is missing with probability `level`; the other weights are normalised, or the base answers alone.
+    """Every expert is missing with probability `level`; remaining weights are normalised, or else the base answers.
 
     Examples
     --------
