@@ -151,7 +151,11 @@ def _read_token(pieces: list[_Piece], index: int, read: list[Token]) -> int:
             read.append(Token("number", mixed[1], start, int(mixed[1])))
         read.append(Token("word", mixed[2], start + mixed.start(2)))
         return index + 1
-    if text == "-" and _is_glued(pieces, index) and not (_is_numeric(pieces[index - 1]) and _is_numeric(pieces[index + 1])):
+    if (
+        text == "-"
+        and _is_glued(pieces, index)
+        and not (_is_numeric(pieces[index - 1]) and _is_numeric(pieces[index + 1]))
+    ):
         return index + 1  # the hyphen of a compound, as in 9-year-old
     if text in "+-":
         following = pieces[index + 1] if index + 1 < len(pieces) else None

@@ -138,9 +138,7 @@ def _price_table(curve: Curve) -> Table:
 def _price_figure(curve: Curve, base: float, pooled: float | None) -> Figure:
     alphas = tuple(map(float, curve))
     titles = {"clean": "clean", "sum": "sum, no router", "swap": "always a wrong expert", "certified": "worst router"}
-    lines = [
-        Line(title, alphas, tuple(figures[name] for figures in curve.values())) for name, title in titles.items()
-    ]
+    lines = [Line(title, alphas, tuple(figures[name] for figures in curve.values())) for name, title in titles.items()]
     lines.append(Line("base", alphas, (base,) * len(alphas), dashed=True))
     if pooled is not None:
         lines.append(Line("global", alphas, (pooled,) * len(alphas), dashed=True))
