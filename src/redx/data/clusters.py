@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,7 +78,8 @@ def _fit_centres(x: Tensor, count: int, draw: Generator) -> Tensor:
     from threadpoolctl import threadpool_limits
 
     seed = int(torch.randint(2**31 - 1, (1,), generator=draw))
-    model = KMeans(count, n_init=STARTS, algorithm="lloyd", random_state=seed)  # pyright: ignore[reportArgumentType]
+    settings: dict[str, Any] = {"n_init": STARTS, "algorithm": "lloyd", "random_state": seed}
+    model = KMeans(count, **settings)
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct examples than clusters are no problem
         model.fit(x.numpy())

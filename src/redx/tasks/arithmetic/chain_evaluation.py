@@ -40,8 +40,8 @@ def evaluate_chains(model: Model, seed: int, count: int) -> dict[str, Any]:
     -------
     dict
         `accuracy` by rule and length; by sentences `language` (share of true programs and answers), `certified` (share
-        that stays correct, by ε), `budget` (what errors are due to) and `speed` (sentences per second); and `mistakes`,
-        rows of a table.
+        that stays correct, by ε), `budget` (what errors are due to) and `speed` (sentences per second); and the rows of
+        a table of `mistakes`.
     """
     assert model.decomposer is not None
     decomposer = model.decomposer()
