@@ -124,7 +124,7 @@ def natural_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
     ['a9', 'a10']
     """
     pieces = re.split(r"([0-9]+)", name.casefold())  # text and numbers in turn
-    return [(0, int(piece), "") if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece], name
+    return [(0, int(piece), "") if index % 2 else (1, 0, piece) for index, piece in enumerate(pieces) if piece], name
 
 
 def to_safe_name(name: str) -> str:
@@ -143,7 +143,7 @@ def check_name(name: str) -> str:
     """Return the name of an expert unchanged, or raise `RedxError` if no folder can have this name."""
     if not name or to_safe_name(name) != name:
         raise RedxError(
-            f"An expert cannot be called {name[:MAX_NAME]!r}, since no folder can have this name; "
+            f"An expert cannot be called {name[:MAX_NAME]!r}, since its folder has the same name; "
             f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, and no dots or spaces at the ends.'
         )
     return name
