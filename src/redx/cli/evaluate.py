@@ -82,7 +82,7 @@ def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | 
 def certify(
     folder: Folder,
     rule: Annotated[str, typer.Option(help="rule, or rule/bank")] = "red",
-    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing mass; repeatable")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing weight; repeatable")] = None,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:

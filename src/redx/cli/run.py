@@ -58,7 +58,7 @@ def _run_command(task: Task) -> Any:
         as_json: bool,
         **values: Any,
     ) -> None:
-        from redx.report.verdict import one_sentence
+        from redx.report.headline import one_sentence
         from redx.runs import pipeline
 
         changes = {name: _plain(value) for name, value in values.items() if value is not None}

@@ -170,7 +170,7 @@ def check_name(name: str) -> str:
     """Return the name of an expert unchanged, or raise `RedxError` if it cannot be used."""
     if not name or to_safe_name(name) != name:
         raise RedxError(
-            f"An expert cannot be called {name[:MAX_NAME]!r}, since no folder can have this name; "
+            f"An expert cannot be called {name[:MAX_NAME]!r}, since its folder has the same name; "
             f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, and no dots or spaces at the ends.'
         )
     if name.casefold() in RESERVED:

@@ -37,7 +37,7 @@ class SolvedStep:
     weights
         The weight of every expert by name.
     radius
-        The answer does not change while less than this share of the routing mass is moved.
+        The answer does not change while less than this share of the routing weight is moved.
     """
 
     question: str
@@ -70,7 +70,7 @@ class Chain:
 
     @property
     def radius(self) -> float:
-        """The answer does not change while less than this share of the routing mass is moved at every step."""
+        """The answer does not change while less than this share of the routing weight is moved at every step."""
         return min((step.radius for step in self.steps), default=0.0)
 
     @property
