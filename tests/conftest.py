@@ -1,64 +1,43 @@
-"""Fixtures: one small finished run that many tests look at."""
+"""Fixtures of all tests: finished runs, tiny language models, and commands."""
 
 import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from filelock import FileLock
+from hypothesis import settings
 
 import redx
-import tiny_lm
-from asking import Ask
+from helpers.commands import Answer, Ask
+from helpers.own_data import draw_clouds, write_arrays
+from helpers.runs import few_epochs, run_on_language_model
 from redx.cli import main
-from redx.tasks.arithmetic.decomposers.pointer import PointerDecomposer
-from tiny import changes
+from redx.io.files import read_json
+from redx.models.composed import Model
 
 torch.set_num_threads(1)
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # read at the first product, here and in children
 
-
-@pytest.fixture(scope="session")
-def toy(tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
-    """The toy, two seeds, hardly trained."""
-    return redx.run("toy", "quick", seeds=[0, 1], out=tmp_path_factory.mktemp("runs") / "toy", **changes())
+# The same cases in every run, and no time limit, since the machines that run the tests are shared.
+settings.register_profile("redx", derandomize=True, deadline=None, max_examples=60)
+settings.load_profile("redx")
 
 
-@pytest.fixture(scope="session")
-def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny language model of a real kind."""
-    return tiny_lm.qwen3(tmp_path_factory.mktemp("models") / "tiny-qwen3")
-
-
-def small(qwen: Path, place: Path, task: str, **changes: Any) -> redx.Run:
-    """A run on the tiny language model, hardly trained, with a cache of its own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REDX_CACHE", str(place / "cache"))
-        few = {"epochs": {"base": 2, "experts": 1, "router": 1}, "study": "quick"}
-        return redx.run(task, "quick", out=place / "run", backbone=str(qwen), blocks=[1], limit=800, **few, **changes)
-
-
-@pytest.fixture(scope="session")
-def addition(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
-    """Addition in words."""
-    return small(qwen, tmp_path_factory.mktemp("addition"), "addition")
-
-
-@pytest.fixture(scope="session")
-def chains(qwen: Path, tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
-    """Chains of steps, with a decomposer."""
-    learn = PointerDecomposer.train
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PointerDecomposer, "train", classmethod(lambda cls, seed: learn(seed, samples=500)))
-        return small(qwen, tmp_path_factory.mktemp("steps"), "steps")
+@pytest.fixture(autouse=True)
+def _temporary_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test writes to the folder that it was started in."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
 def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
-    """Run a command: exit code, stdout, stderr."""
+    """Run a command in this process: its exit code, stdout and stderr."""
 
-    def run(*words: object) -> tuple[int, str, str]:
-        capsys.readouterr()  # what fixtures said
+    def run(*words: object) -> Answer:
+        capsys.readouterr()  # discard the output of fixtures
         code = 0
         try:
             main([str(word) for word in words])
@@ -70,7 +49,116 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     return run
 
 
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No test writes to the folder it was started in."""
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A temporary folder that all worker processes of this test session have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+MakeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def make_once(shared_folder: Path) -> MakeOnce:
+    """Make a folder by a function that is called in one worker process only; the others wait for it."""
+
+    def make(name: str, fill: Callable[[Path], object]) -> Path:
+        folder = shared_folder / name
+        with FileLock(shared_folder / f"{name}.lock"):
+            if not (shared_folder / f"{name}.done").exists():
+                fill(folder)
+                (shared_folder / f"{name}.done").touch()
+        return folder
+
+    return make
+
+
+def finished(folder: Path) -> redx.Run:
+    """Return the finished run in a folder."""
+    return redx.Run(folder, read_json(folder / "summary.json"))
+
+
+@pytest.fixture(scope="session")
+def toy(make_once: MakeOnce) -> redx.Run:
+    """A finished run of the toy with two seeds and few epochs; tests must not change it."""
+    return finished(make_once("toy", lambda folder: redx.run("toy", "quick", [0, 1], folder, **few_epochs())))
+
+
+@pytest.fixture
+def toy_copy(toy: redx.Run, tmp_path: Path) -> Path:
+    """The folder of a copy of the toy run, which a test may change."""
+    return Path(shutil.copytree(toy.folder, tmp_path / "toy"))
+
+
+@pytest.fixture(scope="session")
+def clouds(make_once: MakeOnce) -> redx.Run:
+    """A finished run on features of four clouds with a few epochs, made within a second; tests must not change it."""
+
+    def run(folder: Path) -> None:
+        file = write_arrays(folder.with_suffix(".npz"), **draw_clouds())
+        epochs = {"base": 3, "experts": 2, "router": 2}
+        redx.run("features", "quick", out=folder, file=str(file), alpha=0.2, study="none", epochs=epochs)
+
+    return finished(make_once("clouds", run))
+
+
+@pytest.fixture
+def clouds_copy(clouds: redx.Run, tmp_path: Path) -> Path:
+    """The folder of a copy of the run on clouds, which a test may change."""
+    return Path(shutil.copytree(clouds.folder, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def qwen(make_once: MakeOnce) -> Path:
+    """A tiny decoder in a folder."""
+    from helpers.language_models import save_qwen3
+
+    return make_once("tiny-qwen3", save_qwen3)
+
+
+@pytest.fixture(scope="session")
+def bert(make_once: MakeOnce) -> Path:
+    """A tiny encoder in a folder."""
+    from helpers.language_models import save_bert
+
+    return make_once("bert", save_bert)
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache folder for one test."""
+    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="session")
+def addition(qwen: Path, make_once: MakeOnce) -> redx.Run:
+    """A finished run of addition in words on a tiny language model; tests must not change it."""
+    folder = make_once("addition", lambda folder: run_on_language_model("addition", qwen, folder))
+    return finished(folder / "run")
+
+
+@pytest.fixture
+def addition_copy(addition: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a copy of the addition run, which a test may change."""
+    monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
+    return Path(shutil.copytree(addition.folder, tmp_path / "run"))
+
+
+@pytest.fixture
+def addition_model(addition_copy: Path) -> Model:
+    """The model of a run of addition, which a test may change."""
+    return redx.load(addition_copy)
+
+
+@pytest.fixture(scope="session")
+def chains(qwen: Path, make_once: MakeOnce) -> redx.Run:
+    """A finished run of chains of steps, with a decomposer that was trained on few sentences."""
+    from redx.tasks.arithmetic.decomposers.pointer import PointerDecomposer
+
+    train = PointerDecomposer.train
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PointerDecomposer, "train", classmethod(lambda cls, seed: train(seed, samples=500)))
+        folder = make_once("steps", lambda folder: run_on_language_model("steps", qwen, folder))
+    return finished(folder / "run")

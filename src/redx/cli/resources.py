@@ -34,22 +34,21 @@ def fetch_backbone(
     """
     from redx.models.backbones.hub import model_folder
 
-    found = model_folder(name)
-    print_json({"folder": str(found)}) if as_json else typer.echo(f"{name} is in {found}")
+    folder = model_folder(name)
+    print_json({"folder": str(folder)}) if as_json else typer.echo(f"{name} is in {folder}")
 
 
 def cache_info(as_json: AsJson = False) -> None:
-    """Show what lies in the cache.
+    """Show what is in the cache.
 
     Example: `redx cache info`
     """
-    from redx.io import cache
-    from redx.io.cache import cache_folder
+    from redx.io.cache import cache_entries, cache_folder
 
-    found = cache.cache_entries()
+    entries = cache_entries()
     if as_json:
-        return print_json({"folder": str(cache_folder()), "entries": found})
-    rows = [[each["name"], each["kind"], f"{each['bytes'] / 2**20:,.1f}", str(each["files"])] for each in found]
+        return print_json({"folder": str(cache_folder()), "entries": entries})
+    rows = [[entry["name"], entry["kind"], f"{entry['bytes'] / 2**20:,.1f}", str(entry["files"])] for entry in entries]
     show_table(["name", "kind", "MiB", "files"], rows, f"{cache_folder()}")
 
 
@@ -59,7 +58,7 @@ def cache_clear(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what lies in the cache; whatever a run needs of it is made again.
+    """Delete what is in the cache; runs fetch or compute again what they need.
 
     Example: `redx cache clear features`
     """
@@ -94,13 +93,13 @@ def make_data(
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look at the machine: versions, threads, devices, caches, disk.
+    """Describe the machine: versions, threads, devices, caches, disk.
 
     Example: `redx doctor`
     """
     from redx.io.hardware import describe_machine
 
-    found = describe_machine()
+    machine = describe_machine()
     if as_json:
-        return print_json(found)
-    show_table(["what", "found"], [[name, str(value)] for name, value in found.items()], "redx doctor")
+        return print_json(machine)
+    show_table(["item", "value"], [[name, str(value)] for name, value in machine.items()], "redx doctor")

@@ -1,4 +1,7 @@
-"""Features by text on disk: shards that are whole or absent, so that a killed encoding keeps what it had."""
+"""Cached features on disk, by text or as one array per name.
+
+Files appear whole or not at all, so that an interrupted computation keeps what it has finished.
+"""
 
 from __future__ import annotations
 
@@ -19,136 +22,190 @@ if TYPE_CHECKING:
     import numpy
     from torch import Tensor
 
-
 TextRows = Sequence[tuple[str, "Tensor"]]  # texts, each with its rows (T, D)
-
-
-SHARD_BYTES, SHARD_TEXTS = 64 * 2**20, 8192  # of one shard
-
-
-INDEX = [("key", "S16"), ("start", "<i8"), ("rows", "<i8")]  # one entry a text: its hash, and its rows in the shard
-
-
-ABOUT = "about.json"
+INDEX_DTYPE = [("key", "S16"), ("start", "<i8"), ("rows", "<i8")]  # per text: its hash, its first row, its row count
+INFO_FILE = "about.json"
+FLOAT_BYTES = 4
 
 
 class FeatureCache:
-    """Float32 rows of one width, one or more for each text; any number of processes may read and add at once."""
+    """Features by text: float32 rows of one width, one or more rows per text.
 
-    def __init__(self, folder: Path, width: int, about: Mapping[str, Any] | None = None) -> None:
-        """`about` says in plain facts whose features these are; all but the name of the backbone must fit."""
+    The rows lie in shards, each a file of rows and a file with the index of its texts. Several processes may read and
+    add at the same time.
+
+    Parameters
+    ----------
+    folder
+        Folder of the shards; it is created when the first shard is written.
+    width
+        Number of features D of a row.
+    info
+        What computed the features. It is written to `about.json` with the first shard. A folder whose `about.json`
+        differs in any entry but the name of the backbone is refused.
+    max_shard_bytes, max_shard_texts
+        A shard is written before its rows or its texts would exceed these bounds. A single batch is never divided, so a
+        large batch can exceed them.
+
+    Examples
+    --------
+    >>> import tempfile, torch
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> cache = FeatureCache(Path(folder.name), width=2)
+    >>> cache.add([[("one", torch.ones(1, 2)), ("two", torch.zeros(3, 2))]])
+    >>> cache.missing(["two", "three"])
+    ['three']
+    >>> rows, counts = cache.get(["two", "one"])
+    >>> tuple(rows.shape), counts.tolist()
+    ((4, 2), [3, 1])
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        width: int,
+        info: Mapping[str, Any] | None = None,
+        max_shard_bytes: int = 64 * 2**20,
+        max_shard_texts: int = 8192,
+    ) -> None:
         import numpy
 
-        self.folder, self.width, self.about = folder, width, dict(about or {})
-        self._shards: dict[str, numpy.ndarray] = {}  # name to rows, (R, D), memory-mapped
-        self._index = numpy.empty(0, INDEX)  # sorted by key
-        self._shard = numpy.empty(0, numpy.int64)  # for each entry, which shard it is in
-        self._check_about()
+        self.folder, self.width, self.info = folder, width, dict(info or {})
+        self.max_shard_bytes, self.max_shard_texts = max_shard_bytes, max_shard_texts
+        self._shards: dict[str, numpy.ndarray] = {}  # shard name to its rows, (R, D), memory-mapped
+        self._index = numpy.empty(0, INDEX_DTYPE)  # entries of all shards, sorted by key
+        self._shard_numbers = numpy.empty(0, numpy.int64)  # the shard of each entry of the index
+        self._check_info()
 
     def missing(self, texts: Iterable[str]) -> list[str]:
-        """The distinct texts that are not here, in their order."""
+        """Return the distinct texts that have no features here, in their order."""
         distinct = list(dict.fromkeys(texts))
-        at = self._find(distinct)
-        return [text for text, place in zip(distinct, at.tolist(), strict=True) if place < 0]
+        entries = self._find_entries(distinct)
+        return [text for text, entry in zip(distinct, entries.tolist(), strict=True) if entry < 0]
 
     def get(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """The rows of all texts one after the other, (R, D), and how many each text has, (N,)."""
+        """Return the features of texts.
+
+        Parameters
+        ----------
+        texts
+            Texts that are all in the cache; they may repeat.
+
+        Returns
+        -------
+        rows
+            The rows of all texts one after the other, (R, D).
+        counts
+            The number of rows of each text, (N,).
+
+        Raises
+        ------
+        KeyError
+            Where a text has no features here.
+        """
         import numpy
         import torch
 
-        at = self._find(texts)
-        if (at < 0).any():
-            raise KeyError(texts[int(at.argmin())])
-        starts, counts, shard = self._index["start"][at], self._index["rows"][at], self._shard[at]
-        targets = counts.cumsum() - counts
+        entries = self._find_entries(texts)
+        if (entries < 0).any():
+            raise KeyError(texts[int(entries.argmin())])
+        starts, counts = self._index["start"][entries], self._index["rows"][entries]
+        shard_numbers = self._shard_numbers[entries]
+        targets = counts.cumsum() - counts  # where the rows of each text begin in the result
         rows = numpy.empty((int(counts.sum()), self.width), numpy.float32)
-        for number, data in enumerate(self._shards.values()):
-            if (mine := numpy.flatnonzero(shard == number)).size:
-                rows[_spread(targets[mine], counts[mine])] = data[_spread(starts[mine], counts[mine])]
+        for number, shard in enumerate(self._shards.values()):
+            if (inside := numpy.flatnonzero(shard_numbers == number)).size:
+                source = _expand_ranges(starts[inside], counts[inside])
+                rows[_expand_ranges(targets[inside], counts[inside])] = shard[source]
         return torch.from_numpy(rows), torch.from_numpy(counts)
 
     def add(self, batches: Iterable[TextRows]) -> None:
-        """Write shards as they fill up; a batch is never torn, and when something breaks, whole batches are kept."""
-        pile: list[tuple[str, Tensor]] = []
-        size = 0
+        """Add texts with their rows, and write each shard as soon as it is full.
+
+        Parameters
+        ----------
+        batches
+            Batches of texts with their rows, (T, D). Where the iterable raises an error, the batches before it are
+            written.
+        """
+        pending: list[tuple[str, Tensor]] = []
+        pending_bytes = 0
         try:
             for batch in batches:
-                new = sum(rows.numel() * 4 for _, rows in batch)
-                if pile and (size + new > SHARD_BYTES or len(pile) + len(batch) > SHARD_TEXTS):
-                    full, pile, size = pile, [], 0
-                    self._write(full)
-                pile.extend(batch)
-                size += new
+                batch_bytes = sum(rows.numel() * FLOAT_BYTES for _, rows in batch)
+                too_large = pending_bytes + batch_bytes > self.max_shard_bytes
+                if pending and (too_large or len(pending) + len(batch) > self.max_shard_texts):
+                    full, pending, pending_bytes = pending, [], 0
+                    self._write_shard(full)
+                pending.extend(batch)
+                pending_bytes += batch_bytes
         finally:
-            if pile:
-                self._write(pile)
+            if pending:
+                self._write_shard(pending)
 
-    def _write(self, pairs: TextRows) -> None:
-        """One shard: the rows first, their index last, so that an index always finds its rows."""
+    def _write_shard(self, pairs: TextRows) -> None:
+        """Write one shard, first its rows and then its index, so that every index on disk has its rows."""
         import numpy
         import torch
 
         rows = torch.cat([rows.detach().to("cpu", torch.float32) for _, rows in pairs]).numpy()  # (R, D)
         if rows.shape[1:] != (self.width,):
             raise RedxError(f"Rows of shape {rows.shape} do not fit {self.folder}, which has {self.width} features.")
-        index = numpy.empty(len(pairs), INDEX)
-        index["key"] = _keys([text for text, _ in pairs])
+        index = numpy.empty(len(pairs), INDEX_DTYPE)
+        index["key"] = _hash_texts([text for text, _ in pairs])
         index["rows"] = [len(rows) for _, rows in pairs]
         index["start"] = index["rows"].cumsum() - index["rows"]
         name = uuid.uuid4().hex
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".") as scratch:
-                if self.about and not (self.folder / ABOUT).exists():
-                    Path(scratch, ABOUT).write_text(json.dumps(self.about, indent=2))
-                    os.replace(Path(scratch, ABOUT), self.folder / ABOUT)
-                for file, array in ((f"{name}.npy", rows), (f"{name}.index.npy", index)):
-                    with open(Path(scratch, file), "wb") as target:
-                        numpy.save(target, array, allow_pickle=False)
-                        target.flush()
-                        os.fsync(target.fileno())
-                for file in (f"{name}.npy", f"{name}.index.npy"):
-                    os.replace(Path(scratch, file), self.folder / file)
+                if self.info and not (self.folder / INFO_FILE).exists():
+                    Path(scratch, INFO_FILE).write_text(json.dumps(self.info, indent=2))
+                    os.replace(Path(scratch, INFO_FILE), self.folder / INFO_FILE)
+                files = {f"{name}.npy": rows, f"{name}.index.npy": index}
+                for file_name, array in files.items():
+                    with open(Path(scratch, file_name), "wb") as file:
+                        numpy.save(file, array, allow_pickle=False)
+                        file.flush()
+                        os.fsync(file.fileno())
+                for file_name in files:
+                    os.replace(Path(scratch, file_name), self.folder / file_name)
         except OSError as error:
             with suppress(OSError):
                 (self.folder / f"{name}.npy").unlink()
-            why = error.strerror or error
-            raise RedxError(
-                f"Cannot write to {self.folder} ({why}); free space or set REDX_CACHE to another folder."
-            ) from error
+            raise _cannot_write(self.folder, error) from error
 
-    def _find(self, texts: Sequence[str]) -> numpy.ndarray:
-        """Where each text stands in the index, (N,); -1 where it does not."""
+    def _find_entries(self, texts: Sequence[str]) -> numpy.ndarray:
+        """Return the entry of each text in the index, (N,); -1 where it has none."""
         import numpy
 
-        self._refresh()
-        keys = _keys(texts)
+        self._read_new_shards()
+        keys = _hash_texts(texts)
         if not len(self._index):
             return numpy.full(len(keys), -1)
-        at = self._index["key"].searchsorted(keys).clip(max=len(self._index) - 1)
-        return numpy.where(self._index["key"][at] == keys, at, -1)
+        entries = self._index["key"].searchsorted(keys).clip(max=len(self._index) - 1)
+        return numpy.where(self._index["key"][entries] == keys, entries, -1)
 
-    def _refresh(self) -> None:
-        """Take in the shards that were added since, by whomever."""
+    def _read_new_shards(self) -> None:
+        """Read the index of every shard that this or another process has added since the last call."""
         import numpy
 
-        new = sorted(
-            {path.name.removesuffix(".index.npy") for path in self.folder.glob("*.index.npy")} - {*self._shards}
-        )
-        if not new:
+        on_disk = {path.name.removesuffix(".index.npy") for path in self.folder.glob("*.index.npy")}
+        new_names = sorted(on_disk - {*self._shards})
+        if not new_names:
             return
-        found, shard = [self._index], [self._shard]
-        for name in new:
-            index, rows = self._open(name)
-            found.append(index)
-            shard.append(numpy.full(len(index), len(self._shards)))
+        indices, numbers = [self._index], [self._shard_numbers]
+        for name in new_names:
+            index, rows = self._open_shard(name)
+            indices.append(index)
+            numbers.append(numpy.full(len(index), len(self._shards)))
             self._shards[name] = rows
-        whole = numpy.concatenate(found)
-        order = whole["key"].argsort(kind="stable")  # of two that are equal, what was read before stays the first
-        self._index, self._shard = whole[order], numpy.concatenate(shard)[order]
+        index = numpy.concatenate(indices)
+        order = index["key"].argsort(kind="stable")  # of equal keys, the one that was read first stays first
+        self._index, self._shard_numbers = index[order], numpy.concatenate(numbers)[order]
 
-    def _open(self, name: str) -> tuple[numpy.ndarray, numpy.ndarray]:
-        """The index of a shard and its memory-mapped rows."""
+    def _open_shard(self, name: str) -> tuple[numpy.ndarray, numpy.ndarray]:
+        """Return the index of a shard and its memory-mapped rows."""
         import numpy
 
         path = self.folder / f"{name}.npy"
@@ -156,79 +213,97 @@ class FeatureCache:
             index = numpy.load(self.folder / f"{name}.index.npy", allow_pickle=False)
             rows = numpy.load(path, mmap_mode="r", allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise self._damaged(f"{path} is truncated") from error
-        if index.dtype != numpy.dtype(INDEX) or index.ndim != 1 or rows.dtype != numpy.float32 or rows.ndim != 2:
-            raise self._damaged(f"{path} holds something else than features")
+            raise self._unusable(f"{path} is truncated") from error
+        if index.dtype != numpy.dtype(INDEX_DTYPE) or index.ndim != 1 or rows.dtype != numpy.float32 or rows.ndim != 2:
+            raise self._unusable(f"{path} does not hold features")
         if rows.shape[1] != self.width:
-            raise self._damaged(f"{path} has {rows.shape[1]} features a row where {self.width} are expected")
+            raise self._unusable(f"{path} has {rows.shape[1]} features a row where {self.width} are expected")
         ends = index["start"] + index["rows"]
         if len(index) and (index["start"].min() < 0 or index["rows"].min() < 1 or ends.max() > len(rows)):
-            raise self._damaged(f"{path} does not fit its index")
+            raise self._unusable(f"{path} does not fit its index")
         return index, rows
 
-    def _check_about(self) -> None:
-        """Refuse features that something else than what is asked for has made."""
-        path = self.folder / ABOUT
-        if not self.about or not path.exists():
+    def _check_info(self) -> None:
+        """Refuse a folder whose features were computed by something else."""
+        path = self.folder / INFO_FILE
+        if not self.info or not path.exists():
             return
         try:
-            found = json.loads(path.read_text())
-            unlike = [key for key in self.about if key != "backbone" and found[key] != self.about[key]]
+            written = json.loads(path.read_text())
+            different = [key for key in self.info if key != "backbone" and written[key] != self.info[key]]
         except (OSError, ValueError, TypeError, KeyError) as error:
-            raise self._damaged(f"{path} is damaged") from error
-        if unlike:
-            raise self._damaged(f"{self.folder} was written by another backbone ({', '.join(unlike)} differ)")
+            raise self._unusable(f"{path} is damaged") from error
+        if different:
+            raise self._unusable(f"{self.folder} was written by another backbone ({', '.join(different)} differ)")
 
-    def _damaged(self, what: str) -> RedxError:
-        return RedxError(f"{what}; delete {self.folder} or all features with `redx cache clear`, then repeat.")
+    def _unusable(self, problem: str) -> RedxError:
+        return RedxError(f"{problem}; delete {self.folder} or all features with `redx cache clear`, then repeat.")
 
 
-def _keys(texts: Sequence[str]) -> numpy.ndarray:
-    """The texts' hashes, (N,)."""
+def _hash_texts(texts: Sequence[str]) -> numpy.ndarray:
+    """Return a hash of each text, (N,), as 16 bytes."""
     import numpy
 
     return numpy.array([hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts], "S16")
 
 
-def _spread(starts: numpy.ndarray, counts: numpy.ndarray) -> numpy.ndarray:
-    """All numbers of the ranges that start there and have so many."""
+def _expand_ranges(starts: numpy.ndarray, counts: numpy.ndarray) -> numpy.ndarray:
+    """Return `starts[i], starts[i] + 1, …, starts[i] + counts[i] - 1` for every i, one after the other."""
     import numpy
 
     before = counts.cumsum() - counts
     return numpy.repeat(starts - before, counts) + numpy.arange(counts.sum())
 
 
-def cached_rows(name: str, rows: int, make: Callable[[], Iterable[Tensor]]) -> Tensor:
-    """The features of this name, (N, D): from the cache, or made batch by batch and kept there."""
+def cached_rows(name: str, rows: int, compute: Callable[[], Iterable[Tensor]]) -> Tensor:
+    """Return the features that are cached under a name; compute and cache them on the first call.
+
+    Parameters
+    ----------
+    name
+        Name of the file in the cache; it must change whenever the features would.
+    rows
+        Number of rows N.
+    compute
+        Returns the features in batches, (B, D) each.
+
+    Returns
+    -------
+    Tensor
+        The features, (N, D), as a memory map; writing to them does not change the file.
+    """
     import numpy
     import torch
 
     path = cache_folder() / "embeddings" / f"{name}.npy"
     if not path.exists():
         try:
-            _write_rows(path, rows, make())
+            _write_rows(path, rows, compute())
         except OSError as error:
-            raise RedxError(
-                f"Cannot write to {path.parent} ({error.strerror}); free space or set REDX_CACHE to another folder."
-            ) from error
+            raise _cannot_write(path.parent, error) from error
     try:
-        # copy on write: torch wants writable memory, and nothing written there reaches the file
+        # Copy on write: torch requires writable memory, and nothing that is written reaches the file.
         return torch.from_numpy(numpy.load(path, mmap_mode="c", allow_pickle=False))
     except (ValueError, OSError, EOFError) as error:
         raise RedxError(f"{path} is truncated; delete it and repeat the command.") from error
 
 
 def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
-    """Write float32 rows under a temporary name, then rename; plain writes, so that a full disk is noticed."""
+    """Write float32 rows to a temporary file and rename it; plain writes, so that a full disk raises an error."""
     from numpy.lib import format
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        new = Path(scratch, "new.npy")
-        with open(new, "wb") as file:
-            for index, batch in enumerate(batches):
-                if index == 0:
+        temporary = Path(scratch, "new.npy")
+        with open(temporary, "wb") as file:
+            for number, batch in enumerate(batches):
+                if number == 0:
                     shape = (rows, batch.shape[1])
                     format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
                 file.write(batch.contiguous().numpy().astype("<f4", copy=False).tobytes())
-        new.replace(path)
+        temporary.replace(path)
+
+
+def _cannot_write(folder: Path, error: OSError) -> RedxError:
+    reason = error.strerror or error
+    return RedxError(f"Cannot write to {folder} ({reason}); free space or set REDX_CACHE to another folder.")

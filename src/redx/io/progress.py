@@ -1,4 +1,4 @@
-"""Progress bars for what takes longer than a second; silent when nobody watches a terminal."""
+"""Progress bars on the terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,20 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress(title: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """A bar on the terminal; yields a function that moves it forward by so much."""
+    """Show a progress bar inside a `with` block; without a terminal nothing is shown.
+
+    Parameters
+    ----------
+    title
+        Text in front of the bar.
+    total
+        Amount of work at which the bar is full; None if it is not known.
+
+    Yields
+    ------
+    callable
+        A function that advances the bar by an amount of work.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return

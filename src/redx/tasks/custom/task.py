@@ -21,6 +21,8 @@ from redx.data.text import pack_texts
 from redx.errors import RedxError
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.custom.loading import MAX_CHARACTERS, load_features, load_texts
+from redx.tasks.options import FEATURES as FEATURE_OPTIONS
+from redx.tasks.options import TEXTS as TEXT_OPTIONS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,6 +96,7 @@ TASKS = {
         read_texts,
         study="redx.tasks.custom.study",
         text=True,
+        options=TEXT_OPTIONS,
     ),
     "features": Task(
         "features",
@@ -107,5 +110,6 @@ TASKS = {
         load_features,
         read_features,
         study="redx.tasks.custom.study",
+        options=FEATURE_OPTIONS,
     ),
 }

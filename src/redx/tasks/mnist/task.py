@@ -12,6 +12,7 @@ from redx.errors import RedxError
 from redx.seeding import generator
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.mnist import download
+from redx.tasks.options import MNIST
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -154,5 +155,6 @@ TASKS = {
         load,
         read,
         study="redx.tasks.studies.safety",
+        options=MNIST,
     )
 }

@@ -17,6 +17,7 @@ from redx.config import BankConfig, BankId, RouterConfig, RunConfig, TrainingCon
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
 from redx.tasks import Task
+from redx.tasks.options import TOY
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -117,7 +118,7 @@ def build_task(name: str, about: str, *banks: BankId) -> Task:
         # redx run toy: a minute and a half; the same, with every mlp expert at 0.95 or more in its own segment.
         "default": preset_config(name, banks, "default", 3000),
     }
-    return Task(name, about, presets, load, read, study="redx.tasks.toy.study")
+    return Task(name, about, presets, load, read, study="redx.tasks.toy.study", options=TOY)
 
 
 A = "Experiment A: linear experts share one optimum and mix perfectly."

@@ -1,14 +1,15 @@
-"""The lm decomposer: a pretrained causal language model that writes the program, held to a grammar on every token.
+"""The `lm` decomposer: a fine-tuned causal language model that writes the program of a question.
 
-θ = argmin -Σ_t log P_θ(y_t | question, y_<t),    y = the program's tokens and the end;  θ = LoRA or the last blocks
-y_t = argmax P_θ(y | question, y_<t)              over the tokens that keep to the grammar
+training   θ = argmin -Σ_t log P_θ(y_t | question, y_<t), where y is the program with its end token and θ are LoRA
+           weights or the last blocks
+decoding   y_t = argmax P_θ(y | question, y_<t) over the tokens that the grammar of programs allows
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,26 +26,51 @@ from redx.tasks.arithmetic.sentences import Language, language, sample, write
 from redx.tasks.arithmetic.tokens import Token, tokens
 from redx.training.loop import train
 
-SAMPLES = 1_400
-LENGTHS = (1, 2, 2, 3, 3, 3, 4, 4, 4, 4)  # steps of the programs it learns from: the more, the harder
-DIET = (*["plain"] * 8, *["paraphrase"] * 2)
-RANK = 16
-ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # what LoRA adapts; where they have other names, every matrix
-BATCH = 8
-RATE = 1e-3  # learning rate of LoRA; of whole blocks a fifth of it
-ROWS, CELLS = 64, 2**14  # texts, and tokens of texts, that are decoded at once
+SAMPLES = 1_400  # training examples
+STEP_COUNTS = (1, 2, 2, 3, 3, 3, 4, 4, 4, 4)  # steps of a training program, drawn with equal chances
+STYLES = (*["plain"] * 8, *["paraphrase"] * 2)  # styles of training sentences, drawn with equal chances
+RANK = 16  # of LoRA
+ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]  # matrices that LoRA adapts; without these names, all matrices
+BATCH = 8  # training examples of a batch
+LEARNING_RATE = 1e-3  # of LoRA; whole blocks are trained with a fifth of it
+MAX_BATCH_TOKENS = 2**14  # tokens of questions that are decoded at once
+MAX_PROGRAM_TOKENS = LIMIT * len("Step 12: x11 + 100 = x12\n") + len("Answer: x12") + 1  # a token per character, an end
+IGNORED_LABEL = -100  # transformers' convention for tokens that do not count in the loss
 
-_IGNORED = -100  # the label of what is not learned, by transformers' convention
 
-Lesson = tuple[list[int], list[int]]  # tokens of a question, and of its program with the end
+class TrainingExample(NamedTuple):
+    """The tokens of a question, and the tokens of its program with the end token."""
+
+    question: list[int]
+    program: list[int]
+
+
+class Question(NamedTuple):
+    """A question that is waiting to be decoded."""
+
+    row: int  # its index among all texts
+    prompt: list[int]  # its tokens
+    start: State  # where the grammar begins
 
 
 class LMDecomposer:
-    """A fine-tuned language model: texts to programs."""
+    """A fine-tuned language model: texts to programs.
 
-    def __init__(self, model: Any, grammar: Grammar, learned: dict[str, nn.Parameter], copy: bool) -> None:
-        self._tensors = {name: parameter.detach().cpu().clone() for name, parameter in learned.items()}
-        # LoRA costs nothing once it is part of the weights
+    Parameters
+    ----------
+    model
+        The language model; LoRA weights are merged into it.
+    grammar
+        The grammar of programs for its tokenizer.
+    trained
+        The trained parameters by name, which `tensors` returns.
+    copy
+        Whether operands must be numbers of the question, each used at most as often as it occurs there.
+    """
+
+    def __init__(self, model: Any, grammar: Grammar, trained: dict[str, nn.Parameter], copy: bool) -> None:
+        self._tensors = {name: parameter.detach().cpu().clone() for name, parameter in trained.items()}
+        # merged into the weights, LoRA costs no time
         self._model = model.merge_and_unload() if hasattr(model, "merge_and_unload") else model
         self._model.requires_grad_(False)
         self._grammar, self.copy = grammar, copy
@@ -62,35 +88,56 @@ class LMDecomposer:
         copy: bool = True,
         device: str = "cpu",
     ) -> LMDecomposer:
-        """Learn from sentences of one to four steps, made from the training templates, in one pass."""
-        model, grammar = _load(backbone, device)
+        """Train a decomposer in one pass over generated sentences of one to four steps.
+
+        Parameters
+        ----------
+        seed
+            Decides the sentences, the initial weights of LoRA and the order of the batches.
+        backbone
+            The language model, as `model_folder` takes it.
+        samples
+            Number of training sentences.
+        words
+            Templates of the sentences; the training templates by default.
+        last_blocks
+            Train this many of the last blocks instead of LoRA.
+        rank
+            Rank of LoRA.
+        rate
+            Peak learning rate.
+        copy
+            Whether operands must be numbers of the question.
+        device
+            Where the model runs.
+
+        Returns
+        -------
+        LMDecomposer
+            The trained decomposer.
+        """
+        model, grammar = load_causal_lm(backbone, device)
         draw = random.Random(f"{seed}/lm/sentences")
         words = words or language("train")
-        lessons = [_lesson(draw, words, grammar) for _ in range(samples)]
-        lessons.sort(key=lambda lesson: len(lesson[0]) + len(lesson[1]))  # like lengths go together, in any order
-        batches = [lessons[at : at + BATCH] for at in range(0, samples, BATCH)]
+        examples = [draw_example(draw, words, grammar) for _ in range(samples)]
+        examples.sort(key=lambda example: len(example.question) + len(example.program))  # batches of similar lengths
+        batches = [examples[start : start + BATCH] for start in range(0, samples, BATCH)]
         with torch.random.fork_rng():
             torch.manual_seed(generator(seed, "lm", "start").initial_seed())
-            model, learned = _learner(model, last_blocks, rank)
+            model, trained = _open_for_training(model, last_blocks, rank)
+        default_rate = LEARNING_RATE if last_blocks is None else LEARNING_RATE / 5
         train(
-            list(learned.values()),
+            list(trained.values()),
             lambda rows: loss(model, batches[int(rows)]).unsqueeze(0),  # (1,)
             [len(batches)],
             [generator(seed, "lm", "batches")],
-            TrainingConfig(
-                epochs=1,
-                batch=1,
-                virtual_batch=1,
-                lr=rate or (RATE if last_blocks is None else RATE / 5),
-                weight_decay=0.0,
-                warmup=0.1,
-            ),
+            TrainingConfig(epochs=1, batch=1, virtual_batch=1, lr=rate or default_rate, weight_decay=0.0, warmup=0.1),
             title="lm",
         )
-        return cls(model, grammar, learned, copy)
+        return cls(model, grammar, trained, copy)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What it has learned, without the backbone, to be saved."""
+        """Return the trained parameters by name, without the other weights of the backbone, to be saved."""
         return dict(self._tensors)
 
     @classmethod
@@ -103,127 +150,165 @@ class LMDecomposer:
         copy: bool = True,
         device: str = "cpu",
     ) -> LMDecomposer:
-        """The inverse of `tensors`, on the backbone that it was trained on."""
-        model, grammar = _load(backbone, device)
-        model, learned = _learner(model, last_blocks, rank)
-        if _shapes(tensors) != _shapes(learned):
+        """Return the decomposer that `tensors` described.
+
+        Parameters
+        ----------
+        tensors
+            What `tensors` returned.
+        backbone, last_blocks, rank, copy, device
+            As in `train`; the first three must be those that it was trained with.
+        """
+        model, grammar = load_causal_lm(backbone, device)
+        model, trained = _open_for_training(model, last_blocks, rank)
+        if _shapes(tensors) != _shapes(trained):
             raise RedxError(f"These tensors are no lm decomposer for {backbone}; train it again with `redx run`.")
         with torch.no_grad():
-            for name, parameter in learned.items():
+            for name, parameter in trained.items():
                 parameter.copy_(tensors[name])
-        return cls(model, grammar, learned, copy)
+        return cls(model, grammar, trained, copy)
 
-    def decompose(self, texts: Sequence[str]) -> list[Program | RedxError]:
-        """A program for every text, or the refusal of a text that cannot be read."""
-        answers: list[Program | RedxError] = []
-        read: list[tuple[int, list[int], State]] = []
-        for place, text in enumerate(texts):
+    def decompose(self, texts: Sequence[str], max_batch_texts: int = 64) -> list[Program | RedxError]:
+        """Return the program of every text, or the error of a text that cannot be read.
+
+        Parameters
+        ----------
+        texts
+            Questions in words.
+        max_batch_texts
+            Upper bound on the texts that are decoded at once.
+
+        Returns
+        -------
+        list
+            One program or error per text, in order.
+        """
+        programs: list[Program | RedxError] = []
+        questions: list[Question] = []
+        for row, text in enumerate(texts):
             try:
-                found = tokens(text)
-                numbers = [token.value for token in found if token.value is not None]
-                read.append((place, self._prompt(found), self._grammar.start(numbers, self.copy)))
-                answers.append(_UNREAD)
-            except RedxError as refusal:
-                answers.append(refusal)
-        read.sort(key=lambda each: len(each[1]))  # like lengths go together
-        with progress("decomposing", len(read)) as forward:
-            for batch in _batches(read):
-                written = self._decode([prompt for _, prompt, _ in batch], [start for _, _, start in batch])
-                for (place, _, _), text in zip(batch, written, strict=True):
-                    answers[place] = Program.parse(text)
-                forward(len(batch))
-        return answers
+                words = tokens(text)
+                numbers = [word.value for word in words if word.value is not None]
+                questions.append(Question(row, self._prompt(words), self._grammar.start(numbers, self.copy)))
+                programs.append(_UNREAD)
+            except RedxError as error:
+                programs.append(error)
+        questions.sort(key=lambda question: len(question.prompt))  # batches of similar lengths
+        with progress("decomposing", len(questions)) as advance:
+            for batch in _decoding_batches(questions, max_batch_texts):
+                for question, program in zip(batch, self._decode(batch), strict=True):
+                    programs[question.row] = Program.parse(program)
+                advance(len(batch))
+        return programs
 
-    def _prompt(self, found: Sequence[Token]) -> list[int]:
-        prompt = _prompt(self._grammar.tokenizer, found)
-        most = getattr(self._model.config, "max_position_embeddings", None) or 10**9
-        if len(prompt) + _ROOM > most:
+    def _prompt(self, words: Sequence[Token]) -> list[int]:
+        prompt = encode_question(self._grammar.tokenizer, words)
+        limit = getattr(self._model.config, "max_position_embeddings", None) or 10**9
+        if len(prompt) + MAX_PROGRAM_TOKENS > limit:
             raise RedxError(
                 f"The question has {len(prompt)} tokens, too many for this language model; ask a shorter one."
             )
         return prompt
 
     @torch.inference_mode()
-    def _decode(self, prompts: list[list[int]], starts: list[State]) -> list[str]:
-        """The texts of well-formed programs, one for each question."""
+    def _decode(self, questions: Sequence[Question]) -> list[str]:
+        """Return the text of a well-formed program for every question."""
+        prompts = [question.prompt for question in questions]
         width = max(map(len, prompts))
-        end = self._grammar.end  # fills up on the left, where the mask hides it
+        end = self._grammar.end  # also pads the prompts on the left, where the mask excludes it
         ids = torch.tensor([[end] * (width - len(prompt)) + prompt for prompt in prompts])
         mask = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         with quiet_transformers():
-            out = self._model.generate(
+            generated = self._model.generate(
                 input_ids=ids.to(self._model.device),
                 attention_mask=mask.to(self._model.device),
-                logits_processor=[Constraint(self._grammar, starts)],
-                max_new_tokens=_ROOM,  # never reached: a token is a character at least
+                logits_processor=[Constraint(self._grammar, [question.start for question in questions])],
+                max_new_tokens=MAX_PROGRAM_TOKENS,  # never reached, since a token has at least one character
                 do_sample=False,
                 eos_token_id=end,
                 pad_token_id=end,
             )
-        return [self._grammar.text(row) for row in out[:, width:].tolist()]
+        return [self._grammar.text(row) for row in generated[:, width:].tolist()]
 
 
-def loss(model: Any, lessons: Sequence[Lesson]) -> Tensor:
-    """How unlikely the true programs are, by token; questions and padding do not count, the end does."""
-    ids, mask, labels = (tensor.to(model.device) for tensor in stack(lessons))
-    keep = ids.shape[1] - min(len(question) for question, _ in lessons) + 1  # no scores where all is question
-    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=keep).logits[:, -keep:-1]
-    return F.cross_entropy(logits.flatten(0, 1), labels[:, 1 - keep :].flatten(), ignore_index=_IGNORED)
+def loss(model: Any, examples: Sequence[TrainingExample]) -> Tensor:
+    """Return the mean cross-entropy of the tokens of the true programs.
 
+    Parameters
+    ----------
+    model
+        A causal language model.
+    examples
+        Questions with their programs.
 
-def stack(lessons: Sequence[Lesson]) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, mask and labels, (B, T) each, filled up on the right.
-
-    The mask goes by length, not by token: the end may be the same token as the padding, and must be learned.
+    Returns
+    -------
+    Tensor
+        A scalar. The end tokens count; questions and padding do not.
     """
-    width = max(len(question) + len(program) for question, program in lessons)
-    ids = torch.zeros(len(lessons), width, dtype=torch.long)
-    mask, labels = torch.zeros_like(ids), torch.full_like(ids, _IGNORED)
-    for row, (question, program) in enumerate(lessons):
-        stop = len(question) + len(program)
-        ids[row, :stop] = torch.tensor(question + program)
-        mask[row, :stop] = 1
-        labels[row, len(question) : stop] = torch.tensor(program)
+    ids, mask, labels = (tensor.to(model.device) for tensor in stack_examples(examples))
+    shortest = min(len(example.question) for example in examples)
+    keep = ids.shape[1] - shortest + 1  # logits are not needed where every row is still in its question
+    logits = model(input_ids=ids, attention_mask=mask, use_cache=False, logits_to_keep=keep).logits[:, -keep:-1]
+    return F.cross_entropy(logits.flatten(0, 1), labels[:, 1 - keep :].flatten(), ignore_index=IGNORED_LABEL)
+
+
+def stack_examples(examples: Sequence[TrainingExample]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the tokens, the mask and the labels of a batch, (B, T) each, padded on the right.
+
+    The mask depends on lengths and not on tokens: the end token may be the padding token, and must be learned.
+    """
+    width = max(len(question) + len(program) for question, program in examples)
+    ids = torch.zeros(len(examples), width, dtype=torch.long)
+    mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED_LABEL)
+    for row, (question, program) in enumerate(examples):
+        length = len(question) + len(program)
+        ids[row, :length] = torch.tensor(question + program)
+        mask[row, :length] = 1
+        labels[row, len(question) : length] = torch.tensor(program)
     return ids, mask, labels
 
 
-def _lesson(draw: random.Random, words: Language, grammar: Grammar) -> Lesson:
-    program = sample(draw, draw.choice(LENGTHS))
-    text, _ = write(program, draw, words, draw.choice(DIET))
-    return _prompt(grammar.tokenizer, tokens(text)), grammar.encode(program)
+def draw_example(draw: random.Random, words: Language, grammar: Grammar) -> TrainingExample:
+    """Draw a program, write it as a sentence, and return both as tokens."""
+    program = sample(draw, draw.choice(STEP_COUNTS))
+    text, _ = write(program, draw, words, draw.choice(STYLES))
+    return TrainingExample(encode_question(grammar.tokenizer, tokens(text)), grammar.encode(program))
 
 
-def _prompt(tokenizer: Any, found: Sequence[Token]) -> list[int]:
-    """The question as it was read: numbers in digits, no special tokens, and no number at the start."""
-    text = " ".join(token.text if token.value is None else str(token.value) for token in found)
+def encode_question(tokenizer: Any, words: Sequence[Token]) -> list[int]:
+    """Return the tokens of the prompt: the words of a question with its numbers in digits, and no special tokens."""
+    text = " ".join(word.text if word.value is None else str(word.value) for word in words)
     return tokenise(tokenizer, f"Question: {text}\n")
 
 
-def _load(backbone: str, device: str) -> tuple[Any, Grammar]:
-    """A causal language model in float32, and the grammar for its tokenizer."""
+def load_causal_lm(backbone: str, device: str) -> tuple[Any, Grammar]:
+    """Return a causal language model in float32, and the grammar of programs for its tokenizer."""
     require_packages("transformers", "peft")
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    place = model_folder(backbone)
+    folder = model_folder(backbone)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(place, **options)
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
             loaded: Any = AutoModelForCausalLM.from_pretrained(
-                place, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
             )
-    except Exception as error:  # transformers has no error of its own for a damaged folder
-        why = " ".join((str(error).splitlines() or [type(error).__name__])[0].split())[:200]
-        raise RedxError(f"{place} cannot be loaded as a causal language model ({why}); give another folder.") from error
+    except Exception as error:  # transformers raises errors of many types for a damaged folder
+        reason = " ".join((str(error).splitlines() or [type(error).__name__])[0].split())[:200]
+        raise RedxError(
+            f"{folder} cannot be loaded as a causal language model ({reason}); give another folder."
+        ) from error
     model, report = loaded
-    if lacking := sorted(report["missing_keys"]):  # it would be drawn at random
-        raise RedxError(f"The weights in {place} lack {lacking[0]}; give the folder of a causal language model.")
-    model.generation_config = GenerationConfig()  # a folder's own may ask for sampling or penalties
+    if missing := sorted(report["missing_keys"]):  # transformers would initialise them at random
+        raise RedxError(f"The weights in {folder} lack {missing[0]}; give the folder of a causal language model.")
+    model.generation_config = GenerationConfig()  # the folder's own may ask for sampling or penalties
     return model.eval().to(device), Grammar(tokenizer)
 
 
-def _learner(model: Any, last_blocks: int | None, rank: int) -> tuple[Any, dict[str, nn.Parameter]]:
-    """The model with some of its weights open to learning, and these by name."""
+def _open_for_training(model: Any, last_blocks: int | None, rank: int) -> tuple[Any, dict[str, nn.Parameter]]:
+    """Return the model with LoRA, or with its last blocks trainable, and the trainable parameters by name."""
     model.requires_grad_(False)
     if last_blocks is None:
         from peft import LoraConfig, get_peft_model
@@ -245,16 +330,16 @@ def _shapes(tensors: dict[str, Any]) -> dict[str, torch.Size]:
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
-def _batches(read: list[tuple[int, list[int], State]]) -> Iterator[list[tuple[int, list[int], State]]]:
-    """Cut texts, short ones first, so that no batch takes much memory."""
+def _decoding_batches(questions: list[Question], max_texts: int) -> Iterator[list[Question]]:
+    """Divide questions, sorted by length, into batches of bounded size."""
     start = 0
-    while start < len(read):
+    while start < len(questions):
         stop = start + 1
-        while stop < min(len(read), start + ROWS) and (stop + 1 - start) * len(read[stop][1]) <= CELLS:
+        last = min(len(questions), start + max_texts)
+        while stop < last and (stop + 1 - start) * len(questions[stop].prompt) <= MAX_BATCH_TOKENS:
             stop += 1
-        yield read[start:stop]
+        yield questions[start:stop]
         start = stop
 
 
-_ROOM = LIMIT * len("Step 12: x11 + 100 = x12\n") + len("Answer: x12") + 1  # tokens of a program and its end at most
-_UNREAD = RedxError("This text was not read.")  # stands in for what is decoded later
+_UNREAD = RedxError("This text was not read.")  # takes the place of a program until it is decoded
