@@ -133,7 +133,7 @@ class Executor:
         return torch.tensor([next(index for word, index in by_word.items() if word in text) for text in questions])
 
     def solve(self, programs: Sequence[Program]) -> list[Chain]:
-        """Solve programs, step n of all of them at once.
+        """Return programs with their solved steps; step n of all programs is solved at once.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Solver:
         self.decomposer, self.executor = decomposer, executor
 
     def solve(self, texts: Sequence[str]) -> list[Chain | RedxError]:
-        """Answer sentences.
+        """Return the answers to sentences.
 
         Parameters
         ----------
