@@ -90,7 +90,7 @@ def _compare(rule: Summary, other: Summary, other_name: str) -> str:
     return f"{format_value(abs(gap))} {'more' if gap > 0 else 'less'} than {other_name} ({value}{overlap})"
 
 
-def one_sentence(rules: dict[str, Any]) -> str:
+def one_sentence(rules: Summary) -> str:
     """Return the verdict on a run from the `rules` of its summary.
 
     Parameters
