@@ -1,5 +1,8 @@
-"""What a user can mend: every refusal of redx is one of these, told in one sentence."""
+"""The error that redx raises for wrong input, missing files and unsuitable settings."""
 
 
 class RedxError(Exception):
-    """Says what is wrong and what to do; the command line prints it and exits with code 2."""
+    """An error that the user can correct; its message says what is wrong and what to do.
+
+    The command line prints the message and exits with code 2.
+    """

@@ -1,4 +1,4 @@
-"""The command line: all verbs, and one clear sentence with exit code 2 for whatever can be mended."""
+"""The command line: all verbs; an error of the user becomes one sentence and exit code 2."""
 
 from __future__ import annotations
 
@@ -7,23 +7,29 @@ import sys
 import typer
 
 from redx.cli import checkpoint, evaluate, experts, predict, resources, run
+from redx.cli.common import say
 from redx.errors import RedxError
 
 app = typer.Typer(
     name="redx",
-    help="Residual Expert Decomposition: train experts apart, put them together, prove what no router can break.\n\n"
+    help="Residual Expert Decomposition: train experts apart, compose them, certify them against any router.\n\n"
     "Every verb takes --debug to show the traceback of an error.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+running = typer.Typer(
+    cls=run.RunGroup,
+    help="Run a task from data to report.\n\nExample: `redx run toy --seed 0 --seed 1 --seed 2`",
+    no_args_is_help=True,
+)
 fetching = typer.Typer(help="Fetch what runs need, ahead of time.", no_args_is_help=True)
 keeping = typer.Typer(help="Experts as files: list, add, remove, replace, train, compare.", no_args_is_help=True)
 routing = typer.Typer(help="The router of a run.", no_args_is_help=True)
-caching = typer.Typer(help="See or clear what redx keeps: data, backbones, features.", no_args_is_help=True)
+caching = typer.Typer(help="Show or clear the cache: data, backbones, features.", no_args_is_help=True)
 
-app.command()(run.run)
+app.add_typer(running, name="run")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.certify)
 app.command()(run.report)
@@ -53,7 +59,7 @@ app.command("list")(run.list_tasks)
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run a command; an error that a user can mend becomes one sentence and exit code 2."""
+    """Run a command; a `RedxError` is printed as one sentence, with exit code 2."""
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     try:
@@ -61,8 +67,8 @@ def main(words: list[str] | None = None) -> None:
     except RedxError as error:
         if debug:
             raise
-        typer.echo(f"redx: {error}", err=True)
+        say(f"redx: {error}", error=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("redx: interrupted; the same command goes on where it stopped.", err=True)
+        say("redx: interrupted; the same command continues where it stopped.", error=True)
         sys.exit(130)

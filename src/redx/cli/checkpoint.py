@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, print_json, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_table
 
 if TYPE_CHECKING:
     from redx.runs.checkpoint import WrittenCheckpoint
     from redx.runs.inspection import Contents
 
-CHARACTERS = 100  # of a value that is shown
+MAX_SHOWN = 100  # characters of a value that are printed
 
 
 def export(
@@ -23,17 +23,17 @@ def export(
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write everything of one seed of a run into one file, the language model included: a full checkpoint.
+    """Write one seed of a run, the language model included, into one file: a full checkpoint.
 
     Example: `redx export runs/addition --out addition.safetensors`
     """
     from redx.runs import checkpoint
 
-    made = checkpoint.export_run(folder, out, seed)
-    facts = {"file": str(made.path), "parameters": made.after.parameters, "bytes": made.after.bytes}
+    written = checkpoint.export_run(folder, out, seed)
+    size = written.after
     if as_json:
-        return print_json(facts)
-    typer.echo(f"{made.path}: {made.after.parameters:,} parameters, {made.after.bytes:,} bytes")
+        return print_json({"file": str(written.path), "parameters": size.parameters, "bytes": size.bytes})
+    say(f"{written.path}: {size.parameters:,} parameters, {size.bytes:,} bytes")
 
 
 def shrink(
@@ -52,35 +52,35 @@ def shrink(
     rule: Annotated[str | None, typer.Option(help="keep only the bank that this rule reads, such as red")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Keep only what was trained: the last layers, and all that is no part of the pretrained model.
+    """Write a smaller checkpoint: the last layers, and all tensors that are not part of the pretrained model.
 
     Example: `redx shrink addition.safetensors --trainable-last-n-layers 2 --dtype float16`
     """
     from redx.runs import shrinking
 
-    made = shrinking.shrink(file, layers, dtype, out, keep or (), rule)
-    print_json(_tell_made(made)) if as_json else _show_made(made)
+    written = shrinking.shrink(file, layers, dtype, out, keep or (), rule)
+    print_json(_describe_written(written)) if as_json else _show_written(written)
 
 
-def _tell_made(made: WrittenCheckpoint) -> dict[str, Any]:
+def _describe_written(written: WrittenCheckpoint) -> dict[str, Any]:
     return {
-        "file": str(made.path),
-        "parameters": {"before": made.before.parameters, "after": made.after.parameters},
-        "bytes": {"before": made.before.bytes, "after": made.after.bytes},
-        "share": made.share,
-        "left_out": made.left_out,
+        "file": str(written.path),
+        "parameters": {"before": written.before.parameters, "after": written.after.parameters},
+        "bytes": {"before": written.before.bytes, "after": written.after.bytes},
+        "share": written.share,
+        "left_out": written.left_out,
     }
 
 
-def _show_made(made: WrittenCheckpoint) -> None:
-    before, after = made.before, made.after
+def _show_written(written: WrittenCheckpoint) -> None:
+    before, after = written.before, written.after
     share = after.parameters / before.parameters if before.parameters else 1.0
     rows = [
         ["parameters", f"{before.parameters:,}", f"{after.parameters:,}", f"{share:.2%}"],
-        ["bytes", f"{before.bytes:,}", f"{after.bytes:,}", f"{made.share:.2%}"],
+        ["bytes", f"{before.bytes:,}", f"{after.bytes:,}", f"{written.share:.2%}"],
     ]
     show_table(["", "before", "after", "share"], rows)
-    typer.echo(f"{made.path}: {len(made.left_out)} frozen tensors or states of training left out")
+    say(f"{written.path}: {len(written.left_out)} frozen tensors and optimiser states left out")
 
 
 def inspect(
@@ -93,62 +93,61 @@ def inspect(
     """
     from redx.runs import inspection
 
-    found = inspection.inspect_path(file)
-    print_json(_tell(found)) if as_json else _show(found)
+    contents = inspection.inspect_path(file)
+    print_json(_describe_contents(contents)) if as_json else _show_contents(contents)
 
 
-def _tell(found: Contents) -> dict[str, Any]:
-    """A look at a file as plain values."""
+def _describe_contents(contents: Contents) -> dict[str, Any]:
+    """Return what a file holds as plain values."""
     return {
-        "path": str(found.path),
-        "kind": found.kind,
-        "bytes": found.bytes,
-        "numbers": found.numbers,
-        "about": found.about,
+        "path": str(contents.path),
+        "kind": contents.kind,
+        "bytes": contents.bytes,
+        "numbers": contents.numbers,
+        "about": contents.about,
         "tensors": [
             {
-                "name": each.name,
-                "shape": list(each.shape),
-                "dtype": each.dtype,
-                "numbers": each.numbers,
-                "bytes": each.bytes,
+                "name": entry.name,
+                "shape": list(entry.shape),
+                "dtype": entry.dtype,
+                "numbers": entry.numbers,
+                "bytes": entry.bytes,
             }
-            for each in found.entries
+            for entry in contents.entries
         ],
-        "files": [_tell(each) for each in found.files],
+        "files": [_describe_contents(file) for file in contents.files],
     }
 
 
-def _show(found: Contents) -> None:
-    """A look at a file for people; what stands in it is text, never markup."""
-    from rich.markup import escape
-
-    typer.echo(f"{found.path}: {found.kind}")
-    for key, value in found.about.items():
+def _show_contents(contents: Contents) -> None:
+    """Print what a file holds."""
+    say(f"{contents.path}: {contents.kind}")
+    for key, value in contents.about.items():
         text = value if isinstance(value, str) else json.dumps(value)
-        text = text if len(text) <= CHARACTERS else text[:CHARACTERS] + "…"
-        typer.echo(f"  {_printable(key)}: {_printable(text)}")
-    if found.entries:
-        rows = [
-            [escape(each.name), " × ".join(map(str, each.shape)), each.dtype, f"{each.numbers:,}", f"{each.bytes:,}"]
-            for each in found.entries
-        ]
-        show_table(["tensor", "shape", "dtype", "numbers", "bytes"], rows)
-    if found.files:
+        text = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
+        say(f"  {key}: {text}")
+    if contents.entries:
         rows = [
             [
-                escape(_printable(str(each.path.relative_to(found.path)))),
-                escape(_printable(each.kind)),
-                str(each.tensors),
-                f"{each.numbers:,}",
-                f"{each.bytes:,}",
+                entry.name,
+                " × ".join(map(str, entry.shape)),
+                entry.dtype,
+                f"{entry.numbers:,}",
+                f"{entry.bytes:,}",
             ]
-            for each in found.files
+            for entry in contents.entries
+        ]
+        show_table(["tensor", "shape", "dtype", "numbers", "bytes"], rows)
+    if contents.files:
+        rows = [
+            [
+                str(file.path.relative_to(contents.path)),
+                file.kind,
+                str(file.tensors),
+                f"{file.numbers:,}",
+                f"{file.bytes:,}",
+            ]
+            for file in contents.files
         ]
         show_table(["file", "kind", "tensors", "numbers", "bytes"], rows)
-    typer.echo(f"{found.tensors:,} tensors, {found.numbers:,} numbers, {found.bytes:,} bytes")
-
-
-def _printable(text: str) -> str:
-    """Text that a terminal shows and does not obey."""
-    return "".join(sign if sign.isprintable() else "�" for sign in text)
+    say(f"{contents.tensors:,} tensors, {contents.numbers:,} numbers, {contents.bytes:,} bytes")

@@ -1,4 +1,4 @@
-"""What the verbs of the command line share: help from settings, tables, JSON."""
+"""What the verbs share: help texts from settings, tables, JSON."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from redx.config import RunConfig, StrictConfig
+from redx.io.terminal import printable
 
 
 def about(setting: str, settings: type[StrictConfig] = RunConfig) -> str:
-    """The help of a setting stands beside its field."""
+    """Return the help of a setting, which is the description of its field."""
     return settings.model_fields[setting].description or setting
 
 
@@ -23,45 +24,82 @@ Routing = Annotated[str | None, typer.Option(help="router (the trained one) or k
 OneSeed = Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")]
 
 
+MAIN_RULES = {  # what `redx run` prints, with a word on each
+    "base": "the base alone",
+    "red": "base + routed residuals",
+    "sum": "base + all residuals, no router",
+    "fixed": "base + mean residual",
+    "moe": "standalone heads, routed",
+    "uniform": "standalone heads, averaged",
+    "global": "one head on all data pooled",
+    "oracle": "standalone heads, perfect routing",
+}
+
+
 def print_json(value: object) -> None:
+    """Print a value as JSON on stdout."""
     typer.echo(json.dumps(value, indent=1))
 
 
+def say(*lines: str, error: bool = False) -> None:
+    """Print lines, in which control characters are escaped; on stderr where they tell of an error."""
+    for line in lines:
+        typer.echo(printable(line), err=error)
+
+
 def show_table(columns: list[str], rows: list[list[str]], title: str | None = None) -> None:
-    """A table as wide as the terminal; figures to the right."""
+    """Print a table as wide as the terminal, with numbers aligned to the right."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    def cell(text: str) -> Text:
+        return Text(printable(text))  # not a str, which rich would read as markup
+
+    table = Table(title=cell(title) if title else None, title_justify="left")
     for index, column in enumerate(columns):
         numeric = index > 0 and all(row[index][:1].isdigit() or row[index] in ("", "—") for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(cell(column), justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(cell, row))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
+def show_main_rules(summary: dict[str, Any]) -> None:
+    """Print the rules that most people compare: clean, with always a wrong expert, and under any router."""
+    rules = summary["rules"]
+    rows = []
+    for name in (name for name in MAIN_RULES if name in rules):
+        entry = rules[name]
+        wrong, worst = entry["noise"].get("swap", {}).get("1"), entry["certified"].get("1")
+        figures = [entry["accuracy"]["mean"], wrong, worst]
+        rows.append([name, MAIN_RULES[name], *("—" if value is None else f"{value:.4f}" for value in figures)])
+    show_table(["rule", "", "clean", "wrong expert", "any router"], rows, _title(summary))
+
+
 def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
-    """The main figures of every rule."""
-    rules: dict[str, Any] = summary["rules"]
-    rules = {
-        name: entry
-        for name, entry in rules.items()
-        if "/" in name or not any(key.startswith(f"{name}/") for key in rules)
-    }
-    epsilons = list(next(iter(rules.values()))["certified"])[-1:]
-    noises = [(kind, level) for kind, curve in next(iter(rules.values()))["noise"].items() for level in curve]
-    noises = (
-        noises if noisy and len(noises) <= 6 else [pair for pair in noises if pair in (("swap", "1"), ("blur", "1"))]
-    )
+    """Print the main figures of every rule with every bank; with few kinds of noise, all of them."""
+    entries: dict[str, Any] = summary["rules"]
+    with_bank = {name.partition("/")[0] for name in entries if "/" in name}
+    rules = {name: entry for name, entry in entries.items() if name not in with_bank}  # every figure once
+    first = next(iter(rules.values()))
+    epsilons = list(first["certified"])[-1:]
+    noises = [(kind, level) for kind, curve in first["noise"].items() for level in curve]
+    if not noisy or len(noises) > 6:
+        noises = [pair for pair in noises if pair in (("swap", "1"), ("blur", "1"))]
     columns = ["rule", "accuracy", "95 %", "worst domain", *(f"certified ε={e}" for e in epsilons)]
     columns += [f"{kind} {level}" for kind, level in noises] + ["harm", "help"]
     rows = []
     for name, entry in rules.items():
-        share = entry["accuracy"]
-        row = [name, f"{share['mean']:.4f}", f"{share['low']:.4f}-{share['high']:.4f}", f"{entry['worst_domain']:.4f}"]
+        accuracy = entry["accuracy"]
+        interval = f"{accuracy['low']:.4f}-{accuracy['high']:.4f}"
+        row = [name, f"{accuracy['mean']:.4f}", interval, f"{entry['worst_domain']:.4f}"]
         row += [f"{entry['certified'][e]:.4f}" for e in epsilons]
         row += [f"{entry['noise'][kind][level]:.4f}" for kind, level in noises]
         rows.append([*row, f"{entry['harm']:.4f}", f"{entry['help']:.4f}"])
+    show_table(columns, rows, _title(summary))
+
+
+def _title(summary: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, summary["seeds"]))
-    show_table(columns, rows, f"{summary['task']}, seed{'s' * (len(summary['seeds']) > 1)} {seeds}")
+    return f"{summary['task']}, seed{'s' * (len(summary['seeds']) > 1)} {seeds}: accuracy on the test split"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, print_json, show_rules, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_rules, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def evaluate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Evaluate a finished run again, with other rules, noise or ε; nothing is trained and the run stays as it is.
+    """Evaluate a finished run again, with other rules, noise or ε; nothing is trained and the run is not changed.
 
-    RUN may be a checkpoint file, full or slim: it is put together again, and its test split is asked anew.
+    RUN may be a checkpoint file, full or slim: the model is restored and run on its test split.
 
     Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
     """
@@ -40,16 +40,16 @@ def evaluate(
     from redx.runs.folder import read_config, read_parts
     from redx.runs.presets import configure
 
-    found = _open_checkpoint(folder, backbone)
-    config = found.config if found else read_config(folder)
+    checkpoint = _open_checkpoint(folder, backbone)
+    config = checkpoint.config if checkpoint else read_config(folder)
     changes = {"noise": noise, "levels": level, "epsilons": epsilon, "seeds": config.seeds}
     wanted = configure(config.task, config.preset, **changes)
     sweep = {"kinds": wanted.noise, "levels": wanted.levels, "epsilons": wanted.epsilons}
     sweep |= {"rules": rule} if rule else {}
     rows, examples = [], 1
     for seed in config.seeds:
-        banks = found.banks if found else read_parts(folder, seed)
-        domains = found.domains if found else read_domain_names(folder / f"seed-{seed}")
+        banks = checkpoint.banks if checkpoint else read_parts(folder, seed)
+        domains = checkpoint.domains if checkpoint else read_domain_names(folder / f"seed-{seed}")
         examples = len(next(iter(banks.values())))
         rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
     if out:
@@ -59,16 +59,17 @@ def evaluate(
         "seeds": config.seeds,
         "rules": summarise(rows, config.main, examples),
     }
-    if found:
-        summary["checkpoint"] = {"kind": found.kind, "same_answers": found.same}
+    if checkpoint:
+        summary["checkpoint"] = {"kind": checkpoint.kind, "same_answers": checkpoint.same}
     print_json(summary) if as_json else show_rules(summary, noisy=True)
-    if found and found.same and not as_json:
-        worst = min(found.same, key=lambda name: found.same[name])
-        typer.echo(f"Answers that are the run's own: {found.same[worst]:.4f} (rule {worst}, the least of all).")
+    if checkpoint and checkpoint.same and not as_json:
+        same = checkpoint.same
+        worst = min(same, key=lambda name: same[name])
+        say(f"Share of answers that equal the run's: {same[worst]:.4f} (rule {worst}, the smallest of all).")
 
 
 def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | None:
-    """What a checkpoint says about its test split; None for the folder of a run."""
+    """Return an evaluated checkpoint, or None for the folder of a run."""
     if not file.is_file():
         if backbone:
             raise RedxError(f"--backbone goes with a checkpoint file, and {file} is none; leave it out.")
@@ -81,11 +82,11 @@ def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | 
 def certify(
     folder: Folder,
     rule: Annotated[str, typer.Option(help="rule, or rule/bank")] = "red",
-    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing mass; repeatable")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing weight; repeatable")] = None,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Prove what no router can break: exact certified accuracy, and the radii of the single examples.
+    """Compute exact certified accuracy: the share of examples that no router within ε can get wrong.
 
     Example: `redx certify runs/toy --rule red --epsilon 0.1 --epsilon 1`
     """
@@ -97,26 +98,26 @@ def certify(
     config = read_config(folder)
     seed = config.seeds[0] if seed is None else seed
     banks = read_parts(folder, seed)
-    told = []
-    for found, bank, parts in match_banks(banks, [rule]):
-        judged = certify(found, parts)
-        right = judged.predicted == parts.labels
+    results = []
+    for matched, bank, parts in match_banks(banks, [rule]):
+        certified = certify(matched, parts)
+        correct = certified.predicted == parts.labels
         shares = {
-            f"{share:g}": certificate.certified_accuracy(judged.radius, right, share)
+            f"{share:g}": certificate.certified_accuracy(certified.radius, correct, share)
             for share in epsilon or config.epsilons
         }
-        quantiles = {f"{q:g}": float(judged.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
-        breakable = float((judged.radius < 1).double().mean())
-        name = str(RuleId(found.name, bank))
-        told.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
+        quantiles = {f"{q:g}": float(certified.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
+        breakable = float((certified.radius < 1).double().mean())
+        name = str(RuleId(matched.name, bank))
+        results.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
     if as_json:
-        return print_json(told if len(told) != 1 else told[0])
-    names = list(told[0]["certified"])
+        return print_json(results if len(results) != 1 else results[0])
+    names = list(results[0]["certified"])
     rows = [
-        [each["rule"], *(f"{each['certified'][name]:.4f}" for name in names), f"{each['breakable']:.4f}"]
-        for each in told
+        [row["rule"], *(f"{row['certified'][name]:.4f}" for name in names), f"{row['breakable']:.4f}"]
+        for row in results
     ]
     show_table(
         ["rule", *(f"ε = {name}" for name in names), "breakable"], rows, f"Certified accuracy, {folder}, seed {seed}"
     )
-    typer.echo("ε is the share of routing mass an adversary may move; 'breakable' examples change under some router.")
+    say("ε: share of routing weight that an adversary may move. Breakable: examples that change under some router.")

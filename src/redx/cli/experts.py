@@ -1,4 +1,4 @@
-"""The verbs of experts as files: list, add, remove, replace, train, diff; and the router's own."""
+"""The verbs around experts: list, add, remove, replace, train, diff; and `router train`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
     from redx.models.composed import Model
 
-Place = Annotated[Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER")]
+SHOWN_FLIPS = 10
+Unverified = Annotated[bool, typer.Option("--unverified", help="accept an expert without a fingerprint of its base")]
+ExpertFolder = Annotated[Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER")]
 Name = Annotated[str, typer.Argument(help="name of an expert; `redx experts list RUN` shows them", metavar="NAME")]
 Rule = Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")]
 Text = Annotated[str | None, typer.Option(help="column with the text", show_default="question or text")]
@@ -21,40 +23,42 @@ Label = Annotated[str | None, typer.Option(help="column with the label", show_de
 
 
 def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) -> None:
-    """List the experts of a run: what each was trained on, how good it is at home, when it speaks.
+    """List the experts of a run: their data, their accuracy in their own domain, and how often they are active.
 
     Example: `redx experts list runs/mnist`
     """
     from redx.runs.folder import load
 
     model = load(folder, seed)
-    told = [expert.info for expert in model.experts]
+    descriptions = [expert.info for expert in model.experts]
     if as_json:
-        return print_json(told)
+        return print_json(descriptions)
     main = model.config.main_bank("residual")
     source = str(model.config.trained_as(main) if main in model.config.banks else main)
     rows = []
-    for facts in told:
-        own, metrics = facts.get("ownership", {}), facts.get("metrics", {})
+    for info in descriptions:
+        own, metrics = info.get("ownership", {}), info.get("metrics", {})
         shares = [metrics.get(name) for name in ("base", source)] + [own.get("cutoff"), own.get("speaks")]
-        classes = facts.get("classes", [])
+        classes = info.get("classes", [])
         shown = ", ".join(classes[:6]) + (f" … ({len(classes)})" if len(classes) > 6 else "")
-        count = str(facts.get("training", {}).get("examples", "—"))
-        rows.append([facts["domain"], count, shown, facts.get("dtype", "—"), *map(_figure, shares)])
+        count = str(info.get("training", {}).get("examples", "—"))
+        rows.append([info["domain"], count, shown, info.get("dtype", "—"), *map(_figure, shares)])
     columns = [
         "expert",
         "examples",
         "classes",
-        "kept as",
-        "base at home",
-        "expert at home",
+        "stored as",
+        "base, own domain",
+        "expert, own domain",
         "cut-off",
-        "speaks at home",
+        "active, own domain",
     ]
     show_table(columns, rows, f"Experts of {folder}")
 
 
-def add(folder: Folder, expert: Place, seed: OneSeed = None, as_json: AsJson = False) -> None:
+def add(
+    folder: Folder, expert: ExpertFolder, seed: OneSeed = None, unverified: Unverified = False, as_json: AsJson = False
+) -> None:
     """Add an expert that was trained elsewhere on the same base; nothing else is touched or retrained.
 
     Example: `redx experts add runs/mnist runs/mnist/seed-0/removed/8-9`
@@ -62,23 +66,31 @@ def add(folder: Folder, expert: Place, seed: OneSeed = None, as_json: AsJson = F
     from redx.models.expert import Expert
     from redx.runs import editing
 
-    model, name = editing.add_expert(folder, expert, seed), Expert.load(expert).name
-    _done(as_json, {"added": name, "experts": model.experts.names}, f"added {name}; {_router_note(model)}")
+    model, name = editing.add_expert(folder, expert, seed, unverified), Expert.load(expert).name
+    _warn_unverified(unverified, name)
+    _print_result(as_json, {"added": name, "experts": model.experts.names}, f"added {name}; {_router_note(model)}")
 
 
 def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = False) -> None:
-    """Remove an expert; its folder is kept beside the others, and the router's mass goes to those that are left.
+    """Remove an expert; its folder is kept in seed-N/removed, and the router's weight goes to the other experts.
 
     Example: `redx experts remove runs/mnist 8-9`
     """
     from redx.runs import editing
 
     kept = editing.remove_expert(folder, name, seed)
-    _done(as_json, {"removed": name, "kept": str(kept)}, f"removed {name}; it is kept in {kept}")
+    _print_result(as_json, {"removed": name, "kept": str(kept)}, f"removed {name}; it is kept in {kept}")
 
 
-def replace(folder: Folder, name: Name, expert: Place, seed: OneSeed = None, as_json: AsJson = False) -> None:
-    """Replace an expert by another, trained on the same base; the old one is kept beside the others.
+def replace(
+    folder: Folder,
+    name: Name,
+    expert: ExpertFolder,
+    seed: OneSeed = None,
+    unverified: Unverified = False,
+    as_json: AsJson = False,
+) -> None:
+    """Replace an expert by another that was trained on the same base; the old one is kept in seed-N/removed.
 
     Example: `redx experts replace runs/mnist 8-9 runs/other/seed-0/experts/8-9`
     """
@@ -86,9 +98,10 @@ def replace(folder: Folder, name: Name, expert: Place, seed: OneSeed = None, as_
     from redx.runs import editing
 
     new = Expert.load(expert).name
-    model, kept = editing.replace_expert(folder, name, expert, seed)
-    told = f"replaced {name} by {new}; the old one is kept in {kept}; {_router_note(model)}"
-    _done(as_json, {"replaced": name, "by": new, "kept": str(kept)}, told)
+    model, kept = editing.replace_expert(folder, name, expert, seed, unverified)
+    _warn_unverified(unverified, new)
+    message = f"replaced {name} by {new}; the old one is kept in {kept}; {_router_note(model)}"
+    _print_result(as_json, {"replaced": name, "by": new, "kept": str(kept)}, message)
 
 
 def train(
@@ -98,11 +111,11 @@ def train(
     out: Annotated[Path | None, typer.Option(help="folder to write", show_default="trained/NAME")] = None,
     text: Text = None,
     label: Label = None,
-    dtype: Annotated[str, typer.Option(help="precision to keep it in: float32, bfloat16 or float16")] = "float32",
+    dtype: Annotated[str, typer.Option(help="precision to store it in: float32, bfloat16 or float16")] = "float32",
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train one expert alone, anywhere: it needs the base and the shared subset of a run, and its own data.
+    """Train one expert alone, on any machine, from its own data and the base and shared data of a run.
 
     Of the run's folder only config.json and the seed's model.json, base.safetensors and shared.safetensors are read.
 
@@ -110,10 +123,13 @@ def train(
     """
     from redx.runs import editing
 
-    place = out or Path("trained") / domain
-    expert = editing.train_expert(folder, domain, data, place, text=text, label=label, dtype=dtype, seed=seed)
-    facts = {"domain": expert.name, "folder": str(place), **expert.info["training"], **expert.info["metrics"]}
-    _done(as_json, facts, f"trained {expert.name} on {facts['anchors']} anchors; it is in {place}")
+    target = out or Path("trained") / domain
+    expert = editing.train_expert(folder, domain, data, target, text=text, label=label, dtype=dtype, seed=seed)
+    result = {"domain": expert.name, "folder": str(target), **expert.info["training"], **expert.info["metrics"]}
+    message = (
+        f"trained {expert.name} on {result['examples']} examples and {result['anchors']} anchors; it is in {target}"
+    )
+    _print_result(as_json, result, message)
 
 
 def diff(
@@ -125,7 +141,7 @@ def diff(
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a change would do before it is done: flips, gain and loss by domain, certificates; nothing is written.
+    """Show what a change would do, without making it: flips, gain and loss by domain, certificates.
 
     Removing and adding the same name replaces it.
 
@@ -133,35 +149,34 @@ def diff(
     """
     from redx.runs.diff import diff_experts
 
-    found = diff_experts(folder, add or [], remove or [], rule=rule, router=router, seed=seed)
+    comparison = diff_experts(folder, add or [], remove or [], rule=rule, router=router, seed=seed)
     if as_json:
-        return print_json(found)
-    total = sum(each["examples"] for each in found["domains"].values())
-    everything = {"examples": total, **found["accuracy"], "gained": found["gained"], "lost": found["lost"]}
+        return print_json(comparison)
+    domains = comparison["domains"]
+    everything = {
+        "examples": sum(row["examples"] for row in domains.values()),
+        **comparison["accuracy"],
+        "gained": comparison["gained"],
+        "lost": comparison["lost"],
+    }
     rows = [
-        [name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in each.values())]
-        for name, each in (*found["domains"].items(), ("all", everything))
+        [name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values())]
+        for name, row in (*domains.items(), ("all", everything))
     ]
-    show_table(["domain", "examples", "before", "after", "gained", "lost"], rows, f"{found['flips']} answers flip")
-    proofs = [
-        [f"ε = {name}", f"{each['before']:.4f}", f"{each['after']:.4f}", str(each["broken"]), str(each["appeared"])]
-        for name, each in found["certificates"].items()
+    flips = f"{comparison['flips']} answers flip"
+    show_table(["domain", "examples", "before", "after", "gained", "lost"], rows, flips)
+    rows = [
+        [f"ε = {name}", f"{row['before']:.4f}", f"{row['after']:.4f}", str(row["broken"]), str(row["appeared"])]
+        for name, row in comparison["certificates"].items()
     ]
-    show_table(["certified at", "before", "after", "broken", "appeared"], proofs, "Certificates")
-    flips = [
-        [
-            str(each["row"]),
-            each.get("text", each["domain"]),
-            str(each["label"]),
-            str(each["before"]),
-            str(each["after"]),
-        ]
-        for each in found["examples"][:10]
+    show_table(["certified at", "before", "after", "broken", "appeared"], rows, "Certificates")
+    rows = [
+        [str(flip["row"]), flip.get("text", flip["domain"]), *(str(flip[key]) for key in ("label", "before", "after"))]
+        for flip in comparison["examples"][:SHOWN_FLIPS]
     ]
-    if flips:
-        show_table(
-            ["test row", "example", "right", "before", "after"], flips, f"{len(flips)} of {found['flips']} flips"
-        )
+    if rows:
+        title = f"{len(rows)} of {comparison['flips']} flips"
+        show_table(["test row", "example", "label", "before", "after"], rows, title)
 
 
 def train_router(
@@ -175,7 +190,7 @@ def train_router(
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train the router of a run anew for the experts it has now, and nothing else.
+    """Retrain the router of a run for the experts that it has now; nothing else is trained.
 
     Example: `redx router train runs/mnist`
     """
@@ -184,12 +199,17 @@ def train_router(
     more = dict(zip(domain or [], data or [], strict=False))
     if len(domain or []) != len(data or []):
         raise RedxError("Each --domain needs its --data, in the same order.")
-    found = editing.retrain_router(folder, more, text=text, label=label, seed=seed)
-    _done(as_json, found, f"trained the router of {folder} for {', '.join(found['experts'])}")
+    result = editing.retrain_router(folder, more, text=text, label=label, seed=seed)
+    _print_result(as_json, result, f"trained the router of {folder} for {', '.join(result['experts'])}")
 
 
-def _done(as_json: bool, facts: dict[str, Any], told: str) -> None:
-    print_json(facts) if as_json else typer.echo(told)
+def _warn_unverified(unverified: bool, name: str) -> None:
+    if unverified:
+        say(f"warning: nothing checked that {name} was trained on the base of this run", error=True)
+
+
+def _print_result(as_json: bool, result: dict[str, Any], message: str) -> None:
+    print_json(result) if as_json else say(message)
 
 
 def _figure(value: Any) -> str:
@@ -199,8 +219,8 @@ def _figure(value: Any) -> str:
 def _router_note(model: Model) -> str:
     lacking = model.router.missing(model.experts.names) if model.router else []
     if not lacking:
-        return "the router knows it"
+        return "the router has a gate for it"
     return (
         f"the trained router has no gate for {lacking[0]!r}, for its width is fixed; "
-        "until `redx router train RUN` is run, ask with --router keys"
+        "retrain it with `redx router train RUN`, or ask with --router keys"
     )

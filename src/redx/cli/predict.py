@@ -1,4 +1,4 @@
-"""The verbs that ask trained models: predict, solve."""
+"""The verbs that ask trained models: predict and solve."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
+
+BATCH = 2048  # lines of stdin that are solved together
 
 if TYPE_CHECKING:
     from redx.tasks.arithmetic.solver import Chain
@@ -25,32 +27,31 @@ def predict(
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ask a trained model, and see who said what and what no router could change.
+    """Ask a trained model; print the answer, the weight and contribution of every expert, and the certified radius.
 
     Example: `redx predict runs/addition "What is 37 plus 12?"`
     """
-    from redx.runs import folder as folder_module
-    from redx.runs.folder import read_config
+    from redx.runs.folder import load, read_config
     from redx.tasks import get_task
 
     name = read_config(folder).task
     if not get_task(name).text:
         raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
-    with folder_module.load(folder, seed).using(rule, router=router) as model:
-        told = [{"text": each, **answer.to_dict()} for each, answer in zip(text, model.explain(text), strict=True)]
-        asked = model.rule
+    with load(folder, seed).using(rule, router=router) as model:
+        answers = [{"text": one, **answer.to_dict()} for one, answer in zip(text, model.explain(text), strict=True)]
+        used_rule = model.rule
     if as_json:
-        return print_json(told)
-    for facts in told:
-        typer.echo(f"{facts['text']}  →  {facts['answer']}")
+        return print_json(answers)
+    for facts in answers:
+        say(f"{facts['text']}  →  {facts['answer']}")
         line = f"range {facts['range']}, " if facts["range"] else ""
-        typer.echo(f"{line}base alone {facts['base']}, rule {asked}, certified radius {facts['radius']:.4g}")
+        say(f"{line}base alone {facts['base']}, rule {used_rule}, certified radius {facts['radius']:.4g}")
         rows = [
             [expert, f"{weight:.4f}", f"{facts['contributions'][expert]:+.4f}"]
             for expert, weight in facts["weights"].items()
         ]
         show_table(["expert", "weight", f"adds to {facts['answer']}"], rows)
-    typer.echo("A radius of r: no one who moves less than a share r of the routing mass can change the answer.")
+    say("Radius r: whoever moves less than a share r of the routing weight cannot change the answer.")
 
 
 def solve(
@@ -60,28 +61,28 @@ def solve(
     seed: OneSeed = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line, in order")] = False,
 ) -> None:
-    """Answer a sentence step by step, with a proof of what no router could change; without TEXT a line of stdin each.
+    """Answer sentences step by step, each with its certified radius; without TEXT, every line of stdin is one.
 
     Exit code 1 when a question cannot be answered, with the reason.
 
     Example: `redx solve runs/steps "12 plus 5 minus 3"`
     """
-    from redx.runs import folder as folder_module
+    from redx.runs.folder import solver
 
-    solver = folder_module.solver(folder, seed, rule)
+    answering = solver(folder, seed, rule)
     lines = iter(text) if text else (line.rstrip("\r\n") for line in sys.stdin)
     failed = False
-    while some := list(itertools.islice(lines, 2048)):
-        for each, chain in zip(some, solver.solve(some), strict=True):
-            facts = tell_chain(each, chain)
+    while batch := list(itertools.islice(lines, BATCH)):
+        for question, chain in zip(batch, answering.solve(batch), strict=True):
+            facts = describe_chain(question, chain)
             failed |= facts["answer"] is None
-            typer.echo(json.dumps(facts)) if as_json else show_chain(facts)
+            print(json.dumps(facts)) if as_json else show_chain(facts)
     if failed:
         raise typer.Exit(1)
 
 
-def tell_chain(text: str, chain: Chain | RedxError) -> dict[str, Any]:
-    """A solved question as plain values."""
+def describe_chain(text: str, chain: Chain | RedxError) -> dict[str, Any]:
+    """Return a solved question as plain values."""
     if isinstance(chain, RedxError):
         return {"text": text, "program": None, "steps": [], "answer": None, "reason": str(chain)}
     return {
@@ -95,9 +96,9 @@ def tell_chain(text: str, chain: Chain | RedxError) -> dict[str, Any]:
 
 
 def show_chain(facts: dict[str, Any]) -> None:
-    """A solved question for people."""
+    """Print a solved question."""
     if facts["program"]:
-        typer.echo(f"{facts['text']}\n{facts['program']}")
+        say(facts["text"], *facts["program"].split("\n"))
     if facts["steps"]:
         rows = [
             [
@@ -111,5 +112,5 @@ def show_chain(facts: dict[str, Any]) -> None:
         ]
         show_table(["step", "answer", "expert", "weights", "radius"], rows)
     if facts["answer"] is None:
-        return typer.echo(f"redx: {facts['reason']}", err=True)
-    typer.echo(f"= {facts['answer']}, certified radius {facts['radius']:.4g}")
+        return say(f"redx: {facts['reason']}", error=True)
+    say(f"= {facts['answer']}, certified radius {facts['radius']:.4g}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, about, print_json, show_table
+from redx.cli.common import AsJson, about, print_json, say, show_table
 from redx.config import QuestionsConfig
 
 
@@ -21,7 +21,7 @@ def fetch_mnist(
     from redx.tasks.mnist.download import mnist_folder
 
     folder = mnist_folder(data_dir)
-    print_json({"folder": str(folder)}) if as_json else typer.echo(f"MNIST is in {folder}")
+    print_json({"folder": str(folder)}) if as_json else say(f"MNIST is in {folder}")
 
 
 def fetch_backbone(
@@ -34,22 +34,21 @@ def fetch_backbone(
     """
     from redx.models.backbones.hub import model_folder
 
-    found = model_folder(name)
-    print_json({"folder": str(found)}) if as_json else typer.echo(f"{name} is in {found}")
+    folder = model_folder(name)
+    print_json({"folder": str(folder)}) if as_json else say(f"{name} is in {folder}")
 
 
 def cache_info(as_json: AsJson = False) -> None:
-    """Show what lies in the cache.
+    """Show what is in the cache.
 
     Example: `redx cache info`
     """
-    from redx.io import cache
-    from redx.io.cache import cache_folder
+    from redx.io.cache import cache_entries, cache_folder
 
-    found = cache.cache_entries()
+    entries = cache_entries()
     if as_json:
-        return print_json({"folder": str(cache_folder()), "entries": found})
-    rows = [[each["name"], each["kind"], f"{each['bytes'] / 2**20:,.1f}", str(each["files"])] for each in found]
+        return print_json({"folder": str(cache_folder()), "entries": entries})
+    rows = [[entry["name"], entry["kind"], f"{entry['bytes'] / 2**20:,.1f}", str(entry["files"])] for entry in entries]
     show_table(["name", "kind", "MiB", "files"], rows, f"{cache_folder()}")
 
 
@@ -59,14 +58,14 @@ def cache_clear(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Delete what lies in the cache; whatever a run needs of it is made again.
+    """Delete what is in the cache; runs fetch or compute again what they need.
 
     Example: `redx cache clear features`
     """
     from redx.io import cache
 
     freed = cache.clear_cache(kind)
-    print_json({"freed": freed}) if as_json else typer.echo(f"freed {freed / 2**20:,.1f} MiB")
+    print_json({"freed": freed}) if as_json else say(f"freed {freed / 2**20:,.1f} MiB")
 
 
 def make_data(
@@ -90,17 +89,17 @@ def make_data(
     options |= {"operators": tuple(range(1, operators + 1))} if operators else {}
     options |= {"operations": tuple(operation)} if operation else {}
     tables.write_jsonl(out, make(kind, total, seed, **options))
-    print_json({"file": str(out), "questions": total}) if as_json else typer.echo(f"{total:,} questions in {out}")
+    print_json({"file": str(out), "questions": total}) if as_json else say(f"{total:,} questions in {out}")
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Look at the machine: versions, threads, devices, caches, disk.
+    """Describe the machine: versions, threads, devices, caches, disk.
 
     Example: `redx doctor`
     """
     from redx.io.hardware import describe_machine
 
-    found = describe_machine()
+    machine = describe_machine()
     if as_json:
-        return print_json(found)
-    show_table(["what", "found"], [[name, str(value)] for name, value in found.items()], "redx doctor")
+        return print_json(machine)
+    show_table(["item", "value"], [[name, str(value)] for name, value in machine.items()], "redx doctor")

@@ -2,120 +2,120 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from redx.cli.common import AsJson, about, print_json, show_rules, show_table
-from redx.config import (
-    BaseConfig,
-    OwnershipConfig,
-    QuestionsConfig,
-    ReadingConfig,
-    RouterConfig,
-    TableConfig,
-    TrainingConfig,
-    TrunkConfig,
-)
+from redx.cli.common import AsJson, about, print_json, say, show_main_rules, show_rules, show_table
 
-DATA = about("file", QuestionsConfig).partition(",")[0] + ", or your own examples"
+if TYPE_CHECKING:
+    from redx.tasks import Task
+
+OPTIONS_PANEL = "Options of this task"
 
 
-def run(
-    task: Annotated[str, typer.Argument(help=about("task"), metavar="TASK", show_default=False)],
-    preset: Annotated[str, typer.Option(help=about("preset"))] = "default",
-    seed: Annotated[list[int] | None, typer.Option(help=about("seeds"), show_default="0")] = None,
-    out: Annotated[Path | None, typer.Option(help="run folder", show_default="runs/TASK")] = None,
-    only: Annotated[str, typer.Option("--run", help="banks to train: red, moe or all")] = "all",
-    backbone: Annotated[str | None, typer.Option(help=about("backbone"))] = None,
-    device: Annotated[str | None, typer.Option(help=about("device"))] = None,
-    data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None,
-    data: Annotated[Path | None, typer.Option(help=f"{DATA}: {about('file', TableConfig)}")] = None,
-    text: Annotated[str | None, typer.Option(help=about("text", TableConfig), show_default="text")] = None,
-    label: Annotated[str | None, typer.Option(help=about("label", TableConfig), show_default="label")] = None,
-    domain: Annotated[str | None, typer.Option(help=about("domain", TableConfig))] = None,
-    split_column: Annotated[str | None, typer.Option(help=about("split", TableConfig))] = None,
-    clusters: Annotated[int | None, typer.Option(help=about("clusters", TableConfig))] = None,
-    total: Annotated[int | None, typer.Option(help=about("total", QuestionsConfig))] = None,
-    split: Annotated[str | None, typer.Option(help="disjoint or random: " + about("split", QuestionsConfig))] = None,
-    operators: Annotated[int | None, typer.Option(help=about("operators", QuestionsConfig))] = None,
-    operation: Annotated[list[str] | None, typer.Option(help=about("operations", QuestionsConfig))] = None,
-    experts: Annotated[str | None, typer.Option(help=about("experts", QuestionsConfig))] = None,
-    decomposer: Annotated[str | None, typer.Option(help=about("decomposer"))] = None,
-    block: Annotated[list[int] | None, typer.Option(help=about("blocks", ReadingConfig))] = None,
-    pooling: Annotated[str | None, typer.Option(help=about("pooling", ReadingConfig))] = None,
-    precision: Annotated[str | None, typer.Option(help=about("precision", ReadingConfig))] = None,
-    tokens: Annotated[int | None, typer.Option(help=about("tokens", ReadingConfig))] = None,
-    share: Annotated[float | None, typer.Option(help=about("share", BaseConfig))] = None,
-    trunk: Annotated[str | None, typer.Option(help=about("shape", TrunkConfig))] = None,
-    depth: Annotated[int | None, typer.Option(help=about("depth", TrunkConfig))] = None,
-    train_blocks: Annotated[int | None, typer.Option(help=about("blocks", TrunkConfig))] = None,
-    limit: Annotated[int | None, typer.Option(help=about("limit"))] = None,
-    alpha: Annotated[float | None, typer.Option(help=about("alpha", OwnershipConfig))] = None,
-    router: Annotated[str | None, typer.Option(help=about("shape", RouterConfig))] = None,
-    batch_size: Annotated[int | None, typer.Option(help=about("batch", TrainingConfig))] = None,
-    virtual_batch_size: Annotated[int | None, typer.Option(help=about("virtual_batch", TrainingConfig))] = None,
-    max_epochs_base: Annotated[int | None, typer.Option(help=about("epochs", TrainingConfig))] = None,
-    max_epochs_experts: Annotated[int | None, typer.Option(help=about("epochs", TrainingConfig))] = None,
-    max_epochs_router: Annotated[int | None, typer.Option(help=about("epochs", TrainingConfig))] = None,
-    patience: Annotated[int | None, typer.Option(help=about("patience", TrainingConfig))] = None,
-    integrate: Annotated[bool | None, typer.Option("--integrate", help=about("integrate"))] = None,
-    study: Annotated[str | None, typer.Option(help=about("study") + ": none, quick or full")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Run a task from data to report.
+class RunGroup(TyperGroup):
+    """`redx run TASK`: one command per task, built from the task's settings when it is asked for."""
 
-    An interrupted run goes on with the same command and ends with the same numbers.
+    def list_commands(self, ctx: Any) -> list[str]:
+        from redx.tasks import tasks
 
-    Example: `redx run toy --seed 0 --seed 1 --seed 2`
-    """
-    from redx.runs import pipeline
+        return list(tasks())
 
-    epochs = {"base": max_epochs_base, "experts": max_epochs_experts, "router": max_epochs_router}
-    done = pipeline.run(
-        task,
-        preset,
-        seeds=seed,
-        out=out,
-        run=only,
-        backbone=backbone,
-        device=device,
-        data_dir=None if data_dir is None else str(data_dir),
-        file=None if data is None else str(data),
-        text=text,
-        label=label,
-        domain=domain,
-        split_column=split_column,
-        clusters=clusters,
-        total=total,
-        split=split,
-        operators=operators,
-        operations=operation,
-        experts=experts,
-        decomposer=decomposer,
-        blocks=block,
-        pooling=pooling,
-        precision=precision,
-        tokens=tokens,
-        share=share,
-        trunk=trunk,
-        depth=depth,
-        train_blocks=train_blocks,
-        limit=limit,
-        alpha=alpha,
-        routing=router,
-        batch=batch_size,
-        virtual_batch=virtual_batch_size,
-        epochs={stage: count for stage, count in epochs.items() if count is not None},
-        patience=patience,
-        integrate=integrate,
-        study=study,
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from redx.tasks import get_task
+
+        task = get_task(cmd_name)
+        app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        app.command(name=task.name, help=_task_help(task))(_run_command(task))
+        return typer.main.get_command(app)
+
+
+def _task_help(task: Task) -> str:
+    settings = "`--set NAME=VALUE` changes any other setting by its dotted name, as in config.json."
+    return (
+        f"{task.about}\n\nAn interrupted run continues with the same command and ends with the same numbers. {settings}"
+        f"\n\nExample: `{task.example}`"
     )
-    if as_json:
-        return print_json(done.summary)
-    show_rules(done.summary)
-    typer.echo(f"\nreport: {done.report}")
+
+
+def _run_command(task: Task) -> Any:
+    """Return the function behind `redx run TASK`, with one parameter per option that the task reads."""
+    from redx.runs.options import OPTIONS
+
+    chosen = [option for option in OPTIONS.values() if option.keyword in task.options]
+
+    def command(
+        preset: str,
+        seed: list[int] | None,
+        out: Path | None,
+        banks: str,
+        assignments: list[str] | None,
+        all_banks: bool,
+        as_json: bool,
+        **values: Any,
+    ) -> None:
+        from redx.report.headline import one_sentence
+        from redx.runs import pipeline
+
+        changes = {name: _plain(value) for name, value in values.items() if value is not None}
+        finished = pipeline.run(
+            task.name, preset, seeds=seed, out=out, run=banks, assignments=assignments or (), **changes
+        )
+        if as_json:
+            return print_json(finished.summary)
+        show_rules(finished.summary) if all_banks else show_main_rules(finished.summary)
+        say("", one_sentence(finished.summary["rules"]), f"report: {finished.report}")
+
+    presets = f"{about('preset')}: {', '.join(task.presets)}"
+    common = [
+        _parameter("preset", Annotated[str, typer.Option(help=presets)], "default"),
+        _parameter("seed", Annotated[list[int] | None, typer.Option(help=about("seeds"), show_default="0")]),
+        _parameter("out", Annotated[Path | None, typer.Option(help="run folder", show_default=f"runs/{task.name}")]),
+        _parameter("banks", Annotated[str, typer.Option("--run", help="banks to train: red, moe or all")], "all"),
+        _parameter(
+            "assignments",
+            Annotated[
+                list[str] | None,
+                typer.Option("--set", metavar="NAME=VALUE", help="any setting by its dotted name; repeatable"),
+            ],
+        ),
+        _parameter("all_banks", Annotated[bool, typer.Option("--all", help="print every rule with every bank")], False),
+        _parameter("as_json", AsJson, False),
+    ]
+    parameters = [*common, *(_option_parameter(task, option.keyword) for option in chosen)]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
+
+
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _option_parameter(task: Task, keyword: str) -> inspect.Parameter:
+    """Return the parameter of one option; type, help and default come from the setting behind it."""
+    from redx.runs.options import OPTIONS, choices, find_field, get_setting, value_type
+
+    option = OPTIONS[keyword]
+    field = find_field(option.path)
+    kind, repeated = value_type(field)
+    default = get_setting(task.presets["default"].model_dump(), option.path)
+    shown = None if default is None else " ".join(map(str, default)) if repeated else str(default)
+    is_file = keyword in ("file", "questions_file", "data_dir")
+    annotation = Path if is_file else list[kind] if repeated else kind
+    details: dict[str, Any] = {"help": field.description, "rich_help_panel": OPTIONS_PANEL}
+    details |= {"show_default": shown} if shown else {}
+    if words := choices(field):
+        details["metavar"] = "|".join(words)
+    return _parameter(keyword, Annotated[annotation | None, typer.Option(option.flag, **details)])
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
 
 
 def report(
@@ -129,8 +129,8 @@ def report(
     """
     from redx.runs.reports import write_reports
 
-    made = write_reports(runs, out or Path("report.html"))
-    print_json({"report": str(made)}) if as_json else typer.echo(f"report: {made}")
+    page = write_reports(runs, out or Path("report.html"))
+    print_json({"report": str(page)}) if as_json else say(f"report: {page}")
 
 
 def list_tasks(as_json: AsJson = False) -> None:
@@ -140,8 +140,8 @@ def list_tasks(as_json: AsJson = False) -> None:
     """
     from redx.tasks import tasks
 
-    found = {name: {"about": task.about, "presets": list(task.presets)} for name, task in tasks().items()}
+    described = {name: {"about": task.about, "presets": list(task.presets)} for name, task in tasks().items()}
     if as_json:
-        return print_json(found)
-    rows = [[name, facts["about"], ", ".join(facts["presets"])] for name, facts in found.items()]
-    show_table(["task", "what it asks", "presets"], rows)
+        return print_json(described)
+    rows = [[name, task["about"], ", ".join(task["presets"])] for name, task in described.items()]
+    show_table(["task", "description", "presets"], rows)

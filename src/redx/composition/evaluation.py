@@ -1,41 +1,78 @@
-"""Everything after the waist, put together: rules, noise, certificates and figures, from `Parts` alone."""
+"""Evaluation of rules on `Parts`: predictions, certified radii, and all metrics as rows of results.jsonl."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
 from redx.composition import certificate, noise
-from redx.composition.metrics import Tally, by_class, by_domain, mean_interval, noise_area
+from redx.composition.metrics import Tally, by_domain, noise_area
 from redx.composition.noise import Noise
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import RULES, Rule, RuleId, compose, get_rule, to_logits, vertex_scores
+from redx.composition.summary import Row
+from redx.composition.summary import summarise as summarise  # part of the interface of this module
 from redx.config import BankId
 from redx.errors import RedxError
 from redx.seeding import generator
 
-Row = dict[str, Any]  # one line of results.jsonl
-Banks = dict[BankId, Parts]  # parts of the same examples by bank
+Banks = dict[BankId, Parts]  # the records of the same examples, by bank
 
 
 @dataclass(frozen=True)
 class CertifiedPredictions:
-    """What a rule answered for every example, and how much routing mass it takes to change that."""
+    """The predictions of a rule with their certified radii.
 
-    predicted: Tensor  # (N,)
-    radius: Tensor  # (N,)
+    Attributes
+    ----------
+    predicted
+        Predicted classes of shape (N,); for a regression the predicted answers.
+    radius
+        ε* of shape (N,): the share of routing weight that may be moved without changing the prediction.
+
+    Examples
+    --------
+    >>> certified = CertifiedPredictions(predicted=torch.tensor([1, 0]), radius=torch.tensor([1.0, 0.2]))
+    >>> (certified.radius == 1).tolist()  # which predictions no router can change
+    [True, False]
+    """
+
+    predicted: Tensor
+    radius: Tensor
 
 
 def noisy_weights(
     rule: Rule, parts: Parts, kind: Noise | None = None, level: float = 0.0, draw: Generator | None = None
 ) -> Tensor:
-    """The weights of a rule, with a kind of noise at some level: (N, K)."""
-    reached = rule.adversary and kind is not None and (rule.routed or kind.reaches_unrouted)
-    if kind is None or not reached:
+    """Return the weights of a rule under routing noise.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that gives the weights, and the record of N examples and K experts.
+    kind
+        The kind of noise; None for no noise. A rule without a router is changed only by `drop`.
+    level
+        Strength of the noise, from 0 to 1.
+    draw
+        Source of random draws; by default a generator that depends only on the kind.
+
+    Returns
+    -------
+    Tensor
+        Weights of shape (N, K).
+
+    Examples
+    --------
+    >>> parts = Parts(torch.zeros(1, 2), torch.zeros(1, 2, 2), torch.zeros(1, 2), *[torch.zeros(1).long()] * 2)
+    >>> noisy_weights(get_rule("red-oracle"), parts, noise.get_noise("blur"), level=0.5)
+    tensor([[0.7500, 0.2500]])
+    """
+    applies = rule.adversary and kind is not None and (rule.routed or kind.reaches_unrouted)
+    if kind is None or not applies:
         return rule.weights(parts)
     noise.check_level(level)
     draw = draw or generator(0, "noise", kind.name)
@@ -46,44 +83,108 @@ def noisy_weights(
 
 
 def predict(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
-    """Predictions, streamed: (N,)."""
-    said = [predicted_classes(compose(rule, part, weights[rows])) for rows, part in parts.chunks()]
-    return torch.cat(said) if said else parts.labels
+    """Return the predictions of a rule, computed chunk by chunk.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that composes base and experts, and the record of N examples and K experts.
+    weights
+        The weight of every expert, (N, K).
+
+    Returns
+    -------
+    Tensor
+        Predicted classes of shape (N,); for a regression the predicted answers.
+
+    Examples
+    --------
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
+    >>> parts = Parts(base, residuals, torch.zeros(1, 2), torch.tensor([1]), torch.tensor([0]))
+    >>> predict(get_rule("red"), parts, torch.tensor([[1.0, 0.0]]))
+    tensor([1])
+    """
+    predictions = [predicted_classes(compose(rule, part, weights[rows])) for rows, part in parts.chunks()]
+    return torch.cat(predictions) if predictions else parts.labels
 
 
 def certify(rule: Rule, parts: Parts, weights: Tensor | None = None) -> CertifiedPredictions:
-    """Predictions and exact radii, streamed."""
+    """Return the predictions of a rule with their exact radii, computed chunk by chunk.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that composes base and experts, and the record of N examples and K experts.
+    weights
+        The weight of every expert, (N, K); by default the rule's own.
+
+    Returns
+    -------
+    CertifiedPredictions
+        Predictions and radii, both of shape (N,).
+
+    Examples
+    --------
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
+    >>> parts = Parts(base, residuals, torch.tensor([[9.0, -9.0]]), torch.tensor([0]), torch.tensor([0]))
+    >>> certified = certify(get_rule("red-oracle"), parts)
+    >>> certified.predicted, certified.radius
+    (tensor([0]), tensor([0.6667]))
+    """
     weights = rule.weights(parts) if weights is None else weights
-    predicted, radii = [], []
+    predictions, radii = [parts.labels[:0]], [torch.empty(0)]
     for rows, part in parts.chunks():
         scores = compose(rule, part, weights[rows])
-        said = predicted_classes(scores)
-        predicted.append(said)
-        radii.append(_radius(rule, part, scores, said))
-    nothing = torch.empty(0)
-    return CertifiedPredictions(torch.cat([parts.labels[:0], *predicted]), torch.cat([nothing, *radii]))
+        predicted = predicted_classes(scores)
+        predictions.append(predicted)
+        radii.append(_radius(rule, part, scores, predicted))
+    return CertifiedPredictions(torch.cat(predictions), torch.cat(radii))
 
 
 def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tensor:
     if rule.adversary is None:
         return torch.ones(len(parts), dtype=scores.dtype)
-    if rule.adversary == "simplex":
-        worst = certificate.worst_on_simplex(vertex_scores(rule, parts), predicted)
-    else:
+    in_box = rule.adversary == "box"
+    if in_box:
         worst = certificate.worst_in_box(parts.base, parts.residuals, predicted)
-    return certificate.radius(certificate.margins(scores, predicted), worst)
+    else:
+        worst = certificate.worst_on_simplex(vertex_scores(rule, parts), predicted)
+    base = rule.read(parts.base) if rule.keeps_base else None
+    error = certificate.rounding_error(base, rule.read(parts.residuals), predicted, in_box)
+    margin = certificate.margins(scores, predicted)
+    return certificate.radius(margin, worst, certificate.loses_ties(scores, predicted), error)
 
 
 def tally(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:
-    """Count the answers of a rule without noise."""
+    """Return the metrics of a rule without noise, as a `Tally` of all examples.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that composes base and experts, and the record of N examples.
+    domains
+        Names of the domains, in the order of `Parts.domains`.
+
+    Returns
+    -------
+    Tally
+        The accumulated counts; `compute` returns the metrics.
+
+    Examples
+    --------
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0]]])
+    >>> parts = Parts(base, residuals, torch.zeros(1, 1), torch.tensor([1]), torch.tensor([0]))
+    >>> tally(get_rule("red"), parts, ("low",)).compute()["help"]
+    1.0
+    """
     outputs = parts.base.shape[1]
-    count = outputs if outputs > 1 else int(parts.labels.max()) + 2
-    tally = Tally(outputs, domains, count)
+    answers = outputs if outputs > 1 else int(parts.labels.max()) + 2
+    counts = Tally(outputs, domains, answers)
     weights = rule.weights(parts)
     for rows, part in parts.chunks():
-        scores = to_logits(rule, compose(rule, part, weights[rows]))
-        tally.update(scores, part.base, part.labels, part.domains)
-    return tally
+        logits = to_logits(rule, compose(rule, part, weights[rows]))
+        counts.update(logits, part.base, part.labels, part.domains)
+    return counts
 
 
 def evaluate(
@@ -97,32 +198,63 @@ def evaluate(
     levels: Sequence[float] = noise.LEVELS,
     epsilons: Sequence[float] = certificate.EPSILONS,
 ) -> list[Row]:
-    """Every rule on every bank it can read: figures, certified accuracy, and accuracy under noise, in long format."""
+    """Return the metrics of every rule on every bank that it reads, with and without noise.
+
+    Parameters
+    ----------
+    banks
+        Records of the same examples by bank.
+    task, seed
+        Values of the columns `task` and `seed`; the seed also determines the noise.
+    domains
+        Names of the domains, in the order of `Parts.domains`.
+    rules
+        Rules to evaluate, such as `red`, or `red/anchored` for one bank only.
+    kinds, levels
+        Kinds and levels of noise. The area under the noise curve needs levels from 0 to 1.
+    epsilons
+        Values of ε for certified accuracy.
+
+    Returns
+    -------
+    list of dict
+        Rows of results.jsonl, one per number, with the keys task, rule, bank, noise, level, seed, domain, metric and
+        value.
+
+    Examples
+    --------
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0]]])
+    >>> parts = Parts(base, residuals, torch.zeros(1, 1), torch.tensor([1]), torch.tensor([0]))
+    >>> banks = {BankId("residual", "plain"): parts}
+    >>> rows = evaluate(banks, task="demo", seed=0, domains=("low",), rules=["red"], kinds=[])
+    >>> rows[0]["bank"], rows[0]["metric"], rows[0]["value"]
+    ('plain', 'accuracy', 1.0)
+    """
     rows: list[Row] = []
     for rule, bank, parts in match_banks(banks, rules):
-        fixed = {"task": task, "rule": rule.name, "bank": bank}
+        same = {"task": task, "rule": rule.name, "bank": bank}
 
         def add(metric: str, value: float | None, domain: str = "all", kind: str = "none", level: float = 0.0) -> None:
-            row = {**fixed, "noise": kind, "level": level, "seed": seed, "domain": domain}  # noqa: B023
+            row = {**same, "noise": kind, "level": level, "seed": seed, "domain": domain}  # noqa: B023
             rows.append({**row, "metric": metric, "value": value})
 
-        figures = tally(rule, parts, domains)
-        for metric, value in figures.compute().items():
+        counts = tally(rule, parts, domains)
+        for metric, value in counts.compute().items():
             if metric.startswith("domain:"):
                 add("accuracy", value, metric.removeprefix("domain:"))
             else:
                 add(metric, value)
-        if figures.outputs > 1:
-            confusion = figures.confusion.compute()
-            for metric, values in by_class(confusion).items():
+        if counts.outputs > 1:
+            for metric, values in counts.compute_per_class().items():
                 for label, value in enumerate(values):
                     add(metric, value, f"class {label}")
-            for truth, said in confusion.nonzero().tolist():
-                add("confusion", int(confusion[truth, said]), f"class {truth} as {said}")
-        judged = certify(rule, parts)
-        right = judged.predicted == parts.labels
+            confusion = counts.confusion.compute()  # (C, C), true classes in rows
+            for label, predicted in confusion.nonzero().tolist():
+                add("confusion", int(confusion[label, predicted]), f"class {label} as {predicted}")
+        certified = certify(rule, parts)
+        right = certified.predicted == parts.labels
         for epsilon in epsilons:
-            add(f"certified@{epsilon:g}", certificate.certified_accuracy(judged.radius, right, epsilon))
+            add(f"certified@{epsilon:g}", certificate.certified_accuracy(certified.radius, right, epsilon))
         for kind in map(noise.get_noise, kinds):
             curve = []
             for level in levels:
@@ -138,62 +270,35 @@ def evaluate(
 
 
 def match_banks(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str, Parts]]:
-    """Rules with each bank they can read; `red/anchored` asks for one bank only, and `base` reads just one."""
-    for name in rules:
-        wanted, only = RuleId.parse(name)
-        rule = get_rule(wanted)
-        fitting = {bank: parts for (form, bank), parts in banks.items() if form == rule.form}
-        if only and only not in fitting:
-            raise RedxError(
-                f"Rule {wanted!r} finds no bank {only!r} here; choose one of {', '.join(fitting) or 'none'}."
-            )
+    """Yield every rule with every bank that it reads.
+
+    Parameters
+    ----------
+    banks
+        Records of the same examples by bank.
+    rules
+        Rules such as `red`, or `red/anchored` for one bank only.
+
+    Yields
+    ------
+    tuple of Rule, str and Parts
+        The rule, the name of the bank, and its record. The rule `base` reads no bank: its name is empty.
+
+    Examples
+    --------
+    >>> parts = Parts(torch.zeros(1, 2), torch.zeros(1, 3, 2), torch.zeros(1, 3), *[torch.zeros(1).long()] * 2)
+    >>> banks = {BankId("residual", "plain"): parts, BankId("residual", "owned"): parts}
+    >>> [(rule.name, bank) for rule, bank, _ in match_banks(banks, ["base", "red", "sum/owned"])]
+    [('base', ''), ('red', 'plain'), ('red', 'owned'), ('sum', 'owned')]
+    """
+    for text in rules:
+        name, only = RuleId.parse(text)
+        rule = get_rule(name)
+        readable = {bank: parts for (form, bank), parts in banks.items() if form == rule.form}
+        if only and only not in readable:
+            raise RedxError(f"Rule {name!r} has no bank {only!r} here; choose one of {', '.join(readable) or 'none'}.")
         if rule.name == "base":
-            fitting = {"": next(iter(banks.values()))}
-        for bank, parts in fitting.items():
+            readable = {"": next(iter(banks.values()))}
+        for bank, parts in readable.items():
             if not only or bank == only:
                 yield rule, bank, parts
-
-
-def summarise(rows: list[Row], main: dict[str, str], examples: int) -> dict[str, Any]:
-    """The `rules` of summary.json: means over seeds, by rule and bank; main banks also by the rule's plain name."""
-    values: dict[tuple[str, str], dict[tuple[str, str, float, str], list[float]]] = {}
-    for row in rows:
-        if row["value"] is not None:
-            slot = (row["metric"], row["noise"], row["level"], row["domain"])
-            values.setdefault((row["rule"], row["bank"]), {}).setdefault(slot, []).append(row["value"])
-    rules: dict[str, Any] = {}
-    for (rule, bank), figures in values.items():
-        entry = _entry(figures, examples)
-        if bank:
-            rules[str(RuleId(rule, bank))] = entry
-        if not bank or main.get(get_rule(rule).form) == bank:
-            rules[rule] = entry
-    return dict(sorted(rules.items(), key=lambda item: list(RULES).index(RuleId.parse(item[0]).rule)))
-
-
-def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: int) -> dict[str, Any]:
-    mean = {slot: sum(found) / len(found) for slot, found in figures.items()}
-    clean = {metric: value for (metric, kind, _, domain), value in mean.items() if (kind, domain) == ("none", "all")}
-    entry: dict[str, Any] = {"accuracy": mean_interval(figures["accuracy", "none", 0.0, "all"], examples)}
-    for metric in ("macro_precision", "macro_recall", "macro_f1", "weighted_f1", "ece", "loss"):
-        entry[metric] = clean.get(metric)
-    entry["per_domain"] = {
-        domain: value
-        for (metric, kind, _, domain), value in mean.items()
-        if metric == "accuracy" and kind == "none" and domain != "all"
-    }
-    entry["worst_domain"] = clean["worst_domain"]
-    entry["per_class"] = {}
-    for (metric, _, _, domain), value in mean.items():
-        if metric in ("precision", "recall", "f1"):
-            entry["per_class"].setdefault(domain.removeprefix("class "), {})[metric] = value
-    entry["certified"] = {name.split("@")[1]: value for name, value in clean.items() if name.startswith("certified@")}
-    entry["noise"], entry["noise_area"] = {}, {}
-    for (metric, kind, level, domain), value in mean.items():
-        if kind != "none" and domain == "all":
-            if metric == "accuracy":
-                entry["noise"].setdefault(kind, {})[f"{level:g}"] = value
-            else:
-                entry["noise_area"][kind] = value
-    entry["harm"], entry["help"] = clean["harm"], clean["help"]
-    return entry

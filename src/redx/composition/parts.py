@@ -1,6 +1,7 @@
-"""What flows through the house: the data of a task, and `Parts`, the waist between training and everything after it.
+"""The `Parts` record: everything that the trained modules output for a set of examples.
 
-Axis letters, fixed once and for all: N examples, D features, K experts, C classes, R bottleneck rank.
+Rules, noise, certificates and metrics are functions of this record and need no trained model. All modules of redx use
+the same letters for axes: N examples, D features, K experts, C classes, R rank of a low-rank expert.
 """
 
 from __future__ import annotations
@@ -15,30 +16,62 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-CHUNK = 2**24  # numbers of N·K·C handled at once: 64 MB in float32
+LARGEST_ANSWER = 2.0**62  # of a regression: larger outputs count as this one
+CHUNK = 2**24  # values of N·K·C that are processed at once: 64 MB in float32
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What the trained modules said about N examples: all that composition, noise and certificates need.
+    """The outputs of base, experts and router for N examples, with labels and domains.
 
-    With C = 1 the task is a regression in units of its answer: a prediction is the output rounded.
+    With C = 1 the task is a regression, and the prediction is the output rounded to the nearest integer.
+
+    Attributes
+    ----------
+    base
+        Logits of the base, (N, C).
+    residuals
+        Outputs of the experts, (N, K, C): residuals, or for standalone heads their logits.
+    gates
+        Logits of the router, (N, K).
+    labels
+        True classes as integers, (N,); for a regression the true answers.
+    domains
+        Index of the true domain, (N,). Index k is the domain of expert k; other indices are domains without an expert.
+
+    Raises
+    ------
+    RedxError
+        If the shapes do not agree, or if a tensor contains NaN or infinity.
+
+    Examples
+    --------
+    >>> import torch
+    >>> parts = Parts(
+    ...     base=torch.tensor([[1.0, 0.0], [0.0, 2.0]]),
+    ...     residuals=torch.zeros(2, 3, 2),
+    ...     gates=torch.zeros(2, 3),
+    ...     labels=torch.tensor([0, 1]),
+    ...     domains=torch.tensor([0, 2]),
+    ... )
+    >>> len(parts), parts.experts
+    (2, 3)
     """
 
-    base: Tensor  # (N, C)    logits of the base
-    residuals: Tensor  # (N, K, C) what each expert adds, or its own logits for a standalone head
-    gates: Tensor  # (N, K)    router logits
+    base: Tensor  # (N, C)
+    residuals: Tensor  # (N, K, C)
+    gates: Tensor  # (N, K)
     labels: Tensor  # (N,)
     domains: Tensor  # (N,)
 
     def __post_init__(self) -> None:
-        wanted = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1}
-        for name, axes in wanted.items():
+        axes = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1}
+        for name, expected in axes.items():
             tensor = getattr(self, name)
-            if tensor.ndim != axes:
-                raise RedxError(f"Parts.{name} has {tensor.ndim} axes, not {axes}; see the shapes in redx.Parts.")
+            if tensor.ndim != expected:
+                raise RedxError(f"Parts.{name} has {tensor.ndim} axes, not {expected}; see the shapes in redx.Parts.")
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise RedxError(f"Parts.{name} contains NaN or infinity; retrain the module it came from.")
+                raise RedxError(f"Parts.{name} contains NaN or infinity; retrain the module that computed it.")
         examples, experts, classes = self.residuals.shape
         shapes = {
             "base": (examples, classes),
@@ -46,12 +79,12 @@ class Parts:
             "labels": (examples,),
             "domains": (examples,),
         }
-        for name, shape in shapes.items():
-            found = tuple(getattr(self, name).shape)
-            if found != shape:
+        for name, expected in shapes.items():
+            actual = tuple(getattr(self, name).shape)
+            if actual != expected:
                 raise RedxError(
-                    f"Parts.{name} has shape {found}, but residuals of shape {tuple(self.residuals.shape)} "
-                    f"need {shape}; all five tensors must describe the same examples."
+                    f"Parts.{name} has shape {actual}, but residuals of shape {tuple(self.residuals.shape)} "
+                    f"need {expected}; all five tensors must describe the same examples."
                 )
 
     def __len__(self) -> int:
@@ -59,18 +92,52 @@ class Parts:
 
     @property
     def experts(self) -> int:
+        """The number of experts K."""
         return self.residuals.shape[1]
 
     def only(self, rows: slice | Tensor) -> Parts:
-        """The same record for some of the examples."""
+        """Return the record of some of the examples.
+
+        Parameters
+        ----------
+        rows
+            A slice, row indices of shape (M,), or a boolean mask of shape (N,).
+
+        Returns
+        -------
+        Parts
+            A record of the chosen rows, in the order of `rows`.
+        """
         return Parts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
 
     def keep(self, experts: list[int]) -> Parts:
-        """The same record with only these experts, in this order."""
+        """Return the record of some of the experts.
+
+        Parameters
+        ----------
+        experts
+            Indices of the experts to keep.
+
+        Returns
+        -------
+        Parts
+            A record of these experts, in the order of `experts`; `domains` is unchanged.
+        """
         return replace(self, residuals=self.residuals[:, experts], gates=self.gates[:, experts])
 
     def chunks(self, numbers: int = CHUNK) -> Iterator[tuple[slice, Parts]]:
-        """The record in slices of at most `numbers` values of N·K·C each, so that memory stays bounded."""
+        """Yield the record in consecutive pieces, so that intermediate results fit into memory.
+
+        Parameters
+        ----------
+        numbers
+            Largest number of values in the residuals of a piece; a piece has at least one example.
+
+        Yields
+        ------
+        tuple of slice and Parts
+            The rows of the piece, and the record of these rows.
+        """
         _, experts, classes = self.residuals.shape
         step = max(1, numbers // max(1, experts * classes))
         for start in range(0, len(self), step):
@@ -79,5 +146,26 @@ class Parts:
 
 
 def predicted_classes(scores: Tensor) -> Tensor:
-    """What is predicted: the class of the highest score, or for a regression (C = 1) the output rounded."""
-    return scores.argmax(-1) if scores.shape[-1] > 1 else scores[..., 0].round().long()
+    """Return the predictions that belong to scores.
+
+    Parameters
+    ----------
+    scores
+        Logits or probabilities of shape (..., C).
+
+    Returns
+    -------
+    Tensor
+        The class with the highest score, of shape (...); for a regression (C = 1) the output rounded to an integer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> predicted_classes(torch.tensor([[0.1, 0.7, 0.2]]))
+    tensor([1])
+    >>> predicted_classes(torch.tensor([[41.8]]))
+    tensor([42])
+    """
+    if scores.shape[-1] > 1:
+        return scores.argmax(-1)
+    return scores[..., 0].round().clamp(-LARGEST_ANSWER, LARGEST_ANSWER).long()

@@ -1,1 +1,1 @@
-"""Examples as tensors: datasets, splits, tables, arrays, texts, augmentation, clusters."""
+"""Datasets as tensors: splits, tables, arrays, texts, augmentation, clusters."""

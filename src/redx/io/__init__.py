@@ -1,1 +1,1 @@
-"""Disk, network and terminal: atomic files, hashes, caches, downloads, progress bars, hardware checks."""
+"""Files, caches, downloads, progress bars and hardware checks."""

@@ -1,4 +1,4 @@
-"""Data from outside: fetched once into the user's cache, checked by digest, never left there half-written."""
+"""Downloads into the cache: checked by their hash, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pathlib import Path
 from redx.errors import RedxError
 from redx.io.progress import progress
 
-ReadBlock = Callable[[int], bytes]  # the `read` of an open file, an archive member, a response
+ReadBlock = Callable[[int], bytes]  # the method `read` of a file, an archive member or a response
 
 
 class SourceError(Exception):
-    """Why one source gave nothing; there may be another, so it is no RedxError yet."""
+    """A source did not give the wanted file; it is not a `RedxError`, since another source may be tried."""
 
 
-# All that a bad source may raise. A full disk of our own is never among it: `install` makes that a RedxError.
+# All errors that a bad source may raise. A full disk on this machine is not among them: `install` raises a RedxError.
 SOURCE_ERRORS = (
     SourceError,
     OSError,
@@ -41,26 +41,50 @@ SOURCE_ERRORS = (
 
 @dataclass(frozen=True)
 class Digest:
-    """What the content of a file must hash to."""
+    """The expected hash of a file.
+
+    Attributes
+    ----------
+    algorithm
+        Name of the hash function in `hashlib`, such as `sha256`.
+    value
+        The expected hash, in hexadecimal digits.
+    """
 
     algorithm: str
     value: str
 
-    def check(self, found: str) -> None:
-        if found != self.value:
-            raise SourceError(f"{self.algorithm.upper()} expected {self.value}, found {found}")
+    def check(self, actual: str) -> None:
+        """Raise `SourceError` if the actual hash differs from the expected one."""
+        if actual != self.value:
+            raise SourceError(f"{self.algorithm.upper()} expected {self.value}, found {actual}")
 
 
 def hash_stream(read: ReadBlock, algorithm: str, limit: float = math.inf) -> str:
-    """The hash of a stream."""
-    sums = hashlib.new(algorithm, usedforsecurity=False)  # MD5 must work on FIPS machines too
+    """Return the hash of a stream.
+
+    Parameters
+    ----------
+    read
+        Returns the next bytes of the stream.
+    algorithm
+        Name of the hash function in `hashlib`.
+    limit
+        Largest number of bytes to accept.
+
+    Returns
+    -------
+    str
+        The hash, in hexadecimal digits.
+    """
+    hasher = hashlib.new(algorithm, usedforsecurity=False)  # MD5 must also work on machines in FIPS mode
     for block in read_blocks(read, limit):
-        sums.update(block)
-    return sums.hexdigest()
+        hasher.update(block)
+    return hasher.hexdigest()
 
 
 def is_verified(path: Path, digest: Digest) -> bool:
-    """Whether the file is there, can be read, and is what it should be."""
+    """Return whether a file exists, can be read, and has the expected hash."""
     try:
         with path.open("rb") as file:
             return hash_stream(file.read, digest.algorithm) == digest.value
@@ -69,18 +93,37 @@ def is_verified(path: Path, digest: Digest) -> bool:
 
 
 def install(read: ReadBlock, target: Path, limit: float, digest: Digest) -> None:
-    """Write a stream to a file whole and verified or not at all: in a temporary folder beside it, then renamed."""
-    sums = hashlib.new(digest.algorithm, usedforsecurity=False)
+    """Write a stream to a file, which is complete and verified, or not written at all.
+
+    Parameters
+    ----------
+    read
+        Returns the next bytes of the stream.
+    target
+        The file to write. The stream first goes to a temporary folder in the same folder.
+    limit
+        Largest number of bytes to accept.
+    digest
+        The expected hash.
+
+    Raises
+    ------
+    SourceError
+        If the stream fails, is too large, or has another hash.
+    RedxError
+        If the file cannot be written.
+    """
+    hasher = hashlib.new(digest.algorithm, usedforsecurity=False)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as scratch:
             with open(Path(scratch, target.name), "wb") as file:
                 for block in read_blocks(read, limit):
-                    sums.update(block)
+                    hasher.update(block)
                     file.write(block)
                 file.flush()
                 os.fsync(file.fileno())
-            digest.check(sums.hexdigest())
+            digest.check(hasher.hexdigest())
             os.replace(file.name, target)
     except OSError as error:
         raise RedxError(
@@ -89,7 +132,22 @@ def install(read: ReadBlock, target: Path, limit: float, digest: Digest) -> None
 
 
 def read_blocks(read: ReadBlock, limit: float) -> Iterator[bytes]:
-    """A stream piece by piece; what is wrong with it is Unusable, so that an OSError can only mean our own disk."""
+    """Yield a stream block by block.
+
+    Every error of the stream becomes a `SourceError`, so that an OSError in the caller can only come from writing.
+
+    Parameters
+    ----------
+    read
+        Returns the next bytes of the stream, and nothing at its end.
+    limit
+        Largest number of bytes to accept.
+
+    Yields
+    ------
+    bytes
+        The next block, at most 1 MiB.
+    """
     size = 0
     try:
         while block := read(2**20):
@@ -102,14 +160,32 @@ def read_blocks(read: ReadBlock, limit: float) -> Iterator[bytes]:
 
 
 def reason_of(error: Exception) -> str:
+    """Return the message of an error, or the name of its type if it has none."""
     return getattr(error, "strerror", None) or str(error).strip("<>") or type(error).__name__
 
 
 def download(url: str, limit: float, timeout: float = 5, deadline: float = 300) -> bytes:
-    """What stands at a URL; `timeout` bounds each wait in seconds, `deadline` the whole."""
+    """Return the content of a URL.
+
+    Parameters
+    ----------
+    url
+        The URL to read.
+    limit
+        Largest number of bytes to accept.
+    timeout
+        Largest number of seconds to wait for the next bytes.
+    deadline
+        Largest number of seconds for the whole download.
+
+    Returns
+    -------
+    bytes
+        The content.
+    """
     end, content = time.monotonic() + deadline, bytearray()
     with urllib.request.urlopen(url, timeout=timeout) as page, progress(url[-26:], page.length) as forward:
-        for block in read_blocks(page.read1, limit):  # read1: a trickle must not hide the deadline
+        for block in read_blocks(page.read1, limit):  # read1 returns early, so that a slow stream meets the deadline
             content += block
             forward(len(block))
             if time.monotonic() > end:
@@ -118,11 +194,26 @@ def download(url: str, limit: float, timeout: float = 5, deadline: float = 300) 
 
 
 def run_tool(command: list[str], folder: Path, timeout: float = 120) -> None:
-    """Let a package tool (npm, pip) work in a folder; no shell, and not for ever."""
+    """Run a package tool such as npm or pip in a folder, without a shell.
+
+    Parameters
+    ----------
+    command
+        Name of the tool and its arguments.
+    folder
+        The working directory.
+    timeout
+        Largest number of seconds that the tool may run.
+
+    Raises
+    ------
+    SourceError
+        If the tool is not installed or fails.
+    """
     if not (tool := shutil.which(command[0])):
         raise SourceError(f"{command[0]} is not installed")
     with progress(" ".join(command[:3])):
         done = subprocess.run([tool, *command[1:]], cwd=folder, timeout=timeout, input=b"", capture_output=True)
     if done.returncode:
-        said = " ".join(done.stderr.decode(errors="replace").split())
-        raise SourceError(f"exit code {done.returncode}, {said[:200] or 'no message'}")
+        message = " ".join(done.stderr.decode(errors="replace").split())
+        raise SourceError(f"exit code {done.returncode}, {message[:200] or 'no message'}")

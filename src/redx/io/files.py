@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all."""
+"""Files that are written completely or not at all: bytes, JSON and tensors; and names that are safe for folders."""
 
 from __future__ import annotations
 
@@ -18,14 +18,40 @@ from torch import Tensor
 
 from redx.errors import RedxError
 
+MAX_NAME = 100  # characters in the name of an expert
+MAX_NAME_BYTES = 200  # in UTF-8; common file systems allow 255
+FORBIDDEN = set('/\\:*?"<>|')
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # control, format (such as U+202E), surrogates, unassigned
+DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
+RESERVED = {"all", "pooled", "router"}  # names that mean something else in a run folder
+Tensors = dict[str, Tensor]
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """A temporary name beside a file; once it is written and safe on the disk, it takes the file's place."""
+    """Yield a temporary path in the same folder, and rename it to `path` at the end of the block.
+
+    If the block raises an exception, the temporary file is deleted and `path` is unchanged.
+
+    Parameters
+    ----------
+    path
+        The file to write; missing parent folders are made.
+
+    Yields
+    ------
+    Path
+        The temporary path to write to.
+
+    Raises
+    ------
+    RedxError
+        If the file cannot be written.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(handle)
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        os.close(descriptor)
         try:
             yield Path(temporary)
             with open(temporary, "rb") as file:
@@ -42,44 +68,35 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write bytes to a file, completely or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_bytes(content)
 
 
-MAX_NAME = 100
-
-
-def natural_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """A key to sort by: numbers in names count as numbers, so that 9 stands before 10."""
-    pieces = re.split(r"([0-9]+)", name.casefold())
-    return [(0, int(piece), "") if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece], name
-
-
-def to_safe_name(name: str) -> str:
-    """The name as a folder may be called; most stay as they are."""
-    plain = re.sub(r'[\x00-\x1f\x7f/\\:*?"<>|]', "_", unicodedata.normalize("NFC", name))
-    return plain[:MAX_NAME].strip(" .")
-
-
-def check_name(name: str) -> str:
-    """The name itself, if it can be that of a folder."""
-    if not name or to_safe_name(name) != name:
-        raise RedxError(
-            f"An expert cannot be called {name[:MAX_NAME]!r}, which is no name of a folder; "
-            "leave out slashes, dots at its ends and signs such as : * ? and keep it under a hundred letters."
-        )
-    return name
-
-
-Tensors = dict[str, Tensor]
+def sync_folder(folder: Path) -> None:
+    """Flush the entries of a folder to disk, where the system allows it."""
+    if not hasattr(os, "O_DIRECTORY"):
+        return
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_json(path: Path, value: object) -> None:
+    """Write a value as JSON, completely or not at all; NaN and infinity are refused."""
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
 def read_json(path: Path) -> Any:
+    """Return the value of a JSON file of a run folder.
+
+    Raises
+    ------
+    RedxError
+        If the file does not exist or is not JSON.
+    """
     try:
         return json.loads(path.read_text())
     except FileNotFoundError as error:
@@ -89,18 +106,75 @@ def read_json(path: Path) -> Any:
 
 
 def write_tensors(path: Path, tensors: Tensors) -> None:
+    """Write tensors by name as a safetensors file, completely or not at all."""
     write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
 
 
 def read_tensors(path: Path) -> Tensors:
+    """Return the tensors of a safetensors file by name.
+
+    Raises
+    ------
+    RedxError
+        If the file does not exist or is damaged.
+    """
     try:
         return load(path.read_bytes())
     except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; repeat the `redx run` that should have made it.") from error
+        raise RedxError(f"There is no {path}; repeat the `redx run` that writes it.") from error
     except (OSError, SafetensorError) as error:
-        raise RedxError(f"{path} is truncated or no safetensors file; delete it and repeat the run.") from error
+        raise RedxError(f"{path} is truncated or not a safetensors file; delete it and repeat the run.") from error
 
 
 def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors under a prefix, without it."""
+    """Return the tensors whose names start with `prefix` and a dot, by the rest of their names."""
     return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def natural_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Return a sort key for a name, by which numbers in names are compared as numbers.
+
+    Examples
+    --------
+    >>> sorted(["a10", "a9"], key=natural_order)
+    ['a9', 'a10']
+    """
+    pieces = re.split(r"([0-9]+)", name.casefold())  # text and numbers in turn
+    keys = []
+    for position, piece in enumerate(pieces):
+        number = piece.lstrip("0") or "0"
+        if piece:
+            keys.append((0, len(number), number) if position % 2 else (1, 0, piece))
+    return keys, name
+
+
+def to_safe_name(name: str) -> str:
+    """Return a name that a folder can have on any common disk; most names stay unchanged.
+
+    Forbidden and invisible characters become `_`, names of Windows devices get one at the end, and long names are cut.
+
+    Examples
+    --------
+    >>> to_safe_name("reviews/books"), to_safe_name("con")
+    ('reviews_books', 'con_')
+    """
+    characters = unicodedata.normalize("NFC", name)[:MAX_NAME]
+    allowed = "".join("_" if one in FORBIDDEN or unicodedata.category(one) in HIDDEN else one for one in characters)
+    while len(allowed.encode()) > MAX_NAME_BYTES:
+        allowed = allowed[:-1]
+    allowed = allowed.strip(" .")
+    return f"{allowed}_" if allowed.partition(".")[0].upper() in DEVICES else allowed
+
+
+def check_name(name: str) -> str:
+    """Return the name of an expert unchanged, or raise `RedxError` if it cannot be used."""
+    if not name or to_safe_name(name) != name:
+        raise RedxError(
+            f"An expert cannot be called {name[:MAX_NAME]!r}, since its folder has the same name; "
+            f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, and no dots or spaces at the ends.'
+        )
+    if name.casefold() in RESERVED:
+        raise RedxError(
+            f"An expert cannot be called {name!r}, which has another meaning in a run; choose another name."
+        )
+    return name

@@ -1,4 +1,4 @@
-"""What this machine offers: versions, threads, devices, caches, disk."""
+"""The machine and its software: versions, threads, devices, cache, disk, and support for bfloat16."""
 
 from __future__ import annotations
 
@@ -18,36 +18,53 @@ PACKAGES = ("redx", "torch", "numpy", "safetensors", "pydantic", "typer", "torch
 
 
 def describe_machine() -> dict[str, str]:
-    """All findings by name."""
+    """Return facts about the machine, as `redx doctor` prints them.
+
+    Returns
+    -------
+    dict
+        Facts by name: versions of Python and packages, cores, threads, devices, size of the cache, free disk space.
+    """
     import torch
 
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    facts = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            facts[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    found["cores"] = str(os.cpu_count())
-    found["torch threads"] = str(torch.get_num_threads())
-    found["devices"] = f"cpu, {torch.cuda.device_count()} cuda" if torch.cuda.is_available() else "cpu"
+            facts[package] = "not installed"
+    facts["cores"] = str(os.cpu_count())
+    facts["torch threads"] = str(torch.get_num_threads())
+    facts["devices"] = f"cpu, {torch.cuda.device_count()} cuda" if torch.cuda.is_available() else "cpu"
     folder = cache_folder()
-    held = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0
-    found["cache"] = f"{folder} ({held / 1e6:.0f} MB)"
-    found["disk free"] = f"{shutil.disk_usage(Path.cwd()).free / 1e9:.0f} GB here"
-    return found
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.exists() else 0
+    facts["cache"] = f"{folder} ({size / 1e6:.0f} MB)"
+    facts["disk free"] = f"{shutil.disk_usage(Path.cwd()).free / 1e9:.0f} GB here"
+    return facts
 
 
 def check_precision(precision: str, device: str) -> None:
-    """Refuse bfloat16 on a processor that breaks down on it."""
+    """Raise `RedxError` if the precision is bfloat16 and this processor cannot compute with it.
+
+    Parameters
+    ----------
+    precision
+        `float32`, `bfloat16` or `float16`.
+    device
+        `cpu` or `cuda`.
+    """
     if precision == "bfloat16" and device == "cpu" and not _bfloat16_works():
         raise RedxError(
-            "This machine breaks down on bfloat16; set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the start, "
+            "PyTorch crashes with bfloat16 on this machine; set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 before the start, "
             "or choose float32."
         )
 
 
 @lru_cache
 def _bfloat16_works() -> bool:
-    """Try it in a process of its own: on machines that announce AMX and forbid it, the process is killed."""
+    """Return whether a product in bfloat16 works, tried in a separate process.
+
+    Some processors announce AMX although the operating system forbids it, and then the process is killed.
+    """
     code = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); torch.nn.functional.linear(x, x)"
     return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode >= 0

@@ -1,4 +1,4 @@
-"""The frozen part runs once: features on disk, under a fingerprint of weights and data, read as a memory map."""
+"""Hashes of tensors and files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,20 @@ if TYPE_CHECKING:
 
 
 def hash_tensors(tensors: Mapping[str, Tensor], *words: str) -> str:
-    """A name for what weights make of data: the hash of all tensors and words."""
+    """Return a hash of named tensors and words.
+
+    Parameters
+    ----------
+    tensors
+        Tensors by name; names, shapes, types and values all change the hash, their order does not.
+    words
+        Further texts that change the hash.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits.
+    """
     sha = hashlib.sha256("/".join(words).encode())
     for name, tensor in sorted(tensors.items()):
         sha.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode() + tensor.contiguous().numpy().tobytes())
@@ -22,6 +35,19 @@ def hash_tensors(tensors: Mapping[str, Tensor], *words: str) -> str:
 
 @lru_cache(maxsize=256)
 def hash_file(path: Path, size: int, changed: int) -> str:
-    """The hash of a file, remembered while its size and its time of change stay the same."""
+    """Return the hash of a file, which is computed again only if the file has changed.
+
+    Parameters
+    ----------
+    path
+        The file.
+    size, changed
+        Its size and its time of modification, which are part of the key under which the hash is cached.
+
+    Returns
+    -------
+    str
+        The BLAKE2b hash, in hexadecimal digits.
+    """
     with path.open("rb") as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -1,4 +1,4 @@
-"""What is inside a file, found without running anything in it: safetensors, `.pt`, arrays, JSON, folders."""
+"""Tensors of safetensors and `.pt` files, read without running any code that a file contains."""
 
 from __future__ import annotations
 
@@ -19,27 +19,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-CHECKPOINT_KEY = "redx.checkpoint"  # the key of a checkpoint's facts in the metadata of its file
-
-
-JSON_BYTES, PROGRAM_BYTES, DEPTH = 64 * 2**20, 64 * 2**20, 8  # of a JSON file, of a pickle's program, of nested dicts
-
-
-STATES = ("state_dict", "model_state_dict", "model")  # under which a `.pt` holds its tensors
-
-
-TRAINING = re.compile(r"(optimi[sz]er|(lr_)?scheduler|(grad|amp)_scaler|(\w+_)?rng_state)\w*")  # for more training
-
-
+CHECKPOINT_KEY = "redx.checkpoint"  # key of the facts about a checkpoint in the metadata of its file
+JSON_BYTES, PROGRAM_BYTES, DEPTH = 64 * 2**20, 64 * 2**20, 8  # limits: JSON file, program of a pickle, nested dicts
+STATES = ("state_dict", "model_state_dict", "model")  # keys under which a `.pt` file may store its tensors
+TRAINING = re.compile(r"(optimi[sz]er|(lr_)?scheduler|(grad|amp)_scaler|(\w+_)?rng_state)\w*")  # keys that are skipped
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"}
-
-
 DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
 
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """One tensor: what its header says."""
+    """The header of one tensor in a file.
+
+    Attributes
+    ----------
+    name, shape, dtype
+        Name of the tensor, its shape, and its type as PyTorch writes it, such as `float32`.
+    bytes
+        Size of its values.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -48,39 +46,84 @@ class TensorEntry:
 
     @property
     def numbers(self) -> int:
+        """The number of values."""
         return math.prod(self.shape)
 
     @property
     def real(self) -> bool:
-        """Whether it holds numbers that can be trained."""
+        """Whether the values are floating-point numbers, which can be trained."""
         return "float" in self.dtype
 
 
 @dataclass(frozen=True)
 class TensorSource:
-    """The tensors of an open file, each read when it is asked for."""
+    """The tensors of an open file.
+
+    Attributes
+    ----------
+    entries
+        Headers by name.
+    get
+        Reads a tensor by name.
+    about
+        Metadata of a safetensors file, or the plain values in a `.pt` file.
+    left_out
+        Keys of a `.pt` file that are skipped, such as the state of an optimiser.
+    """
 
     entries: dict[str, TensorEntry]
     get: Callable[[str], Tensor]
-    about: dict[str, Any] = field(default_factory=dict)  # the file's metadata, or what a `.pt` holds beside tensors
-    left_out: list[str] = field(default_factory=list)  # states of optimisers and the like
+    about: dict[str, Any] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
 
 @contextmanager
 def open_tensors(path: Path) -> Iterator[TensorSource]:
-    """The tensors of a safetensors or `.pt` file; what could run code, or unpack to more than it is, is refused."""
+    """Open a safetensors or `.pt` file inside a `with` block.
+
+    Parameters
+    ----------
+    path
+        The file. Its format is recognised by its content.
+
+    Yields
+    ------
+    TensorSource
+        The tensors; values are read from disk when they are needed.
+
+    Raises
+    ------
+    RedxError
+        If the file is damaged, contains no tensors, could run code, or unpacks to more than its own size.
+    """
     form = file_form(path)
     if form == "safetensors":
-        with _opened_safetensors(path) as source:
+        with _open_safetensors(path) as source:
             yield source
     elif form == "zip":
         yield _read_pt(path)
     else:
-        raise RedxError(f"{path} holds no tensors ({form}); give a .safetensors or a .pt file.")
+        raise RedxError(f"{path} contains no tensors ({form}); give a .safetensors or a .pt file.")
 
 
 def file_form(path: Path) -> str:
-    """The kind of a file by its first bytes, whatever its name says."""
+    """Return the format of a file, by its first bytes more than by its name.
+
+    Parameters
+    ----------
+    path
+        A file or a folder.
+
+    Returns
+    -------
+    str
+        `folder`, `safetensors`, `zip` (such as a `.pt` file), `array`, `JSON` or `unknown`.
+
+    Raises
+    ------
+    RedxError
+        If the file does not exist, cannot be read, or is a bare pickle.
+    """
     try:
         if path.is_dir():
             return "folder"
@@ -98,64 +141,64 @@ def file_form(path: Path) -> str:
         return "array"
     if head[:1] == b"\x80" or path.suffix in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"):
         raise RedxError(
-            f"{path} is a bare pickle or truncated, and unpickling runs whatever code is in it; "
-            "save it anew with torch.save or as safetensors where you trust it."
+            f"{path} is a bare pickle or truncated, and unpickling runs the code that it contains; "
+            "if you trust it, save it again with torch.save or as safetensors."
         )
     return "JSON" if head.lstrip()[:1] in (b"{", b"[") else "unknown"
 
 
 @contextmanager
-def _opened_safetensors(path: Path) -> Iterator[TensorSource]:
+def _open_safetensors(path: Path) -> Iterator[TensorSource]:
     from safetensors import SafetensorError, safe_open
 
     try:
         file = safe_open(path, "pt")
         entries = {name: _entry(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (OSError, SafetensorError) as error:
-        raise RedxError(f"{path} is truncated or no safetensors file; take it anew from where it came.") from error
+        raise RedxError(f"{path} is truncated or not a safetensors file; copy it again from its source.") from error
     with file:
         check_tensor_names(path, entries)
         yield TensorSource(entries, file.get_tensor, dict(file.metadata() or {}))
 
 
-def _entry(name: str, piece: Any) -> TensorEntry:
-    shape, code = tuple(piece.get_shape()), str(piece.get_dtype())
+def _entry(name: str, header: Any) -> TensorEntry:
+    shape, code = tuple(header.get_shape()), str(header.get_dtype())
     bits = int((re.findall(r"\d+", code) or [8])[0])
     return TensorEntry(name, shape, DTYPES.get(code, code.lower()), math.ceil(math.prod(shape) * bits / 8))
 
 
 def check_tensor_names(path: Path, names: Mapping[str, Any] | list[str]) -> None:
-    """Refuse names that lead out of a folder, or that a terminal would obey."""
+    """Raise `RedxError` if a name could leave a folder or contains characters that control a terminal."""
     for name in names:
         if not name.isprintable() or not is_safe_path(name.replace(":", "/")):
-            raise RedxError(f"{path} has a path or a hidden sign in the name {name[:80]!a}; nothing is read from it.")
+            raise RedxError(
+                f"{path} has a path or a non-printable character in the name {name[:80]!a}; redx does not read it."
+            )
 
 
 def is_safe_path(name: str) -> bool:
-    """Whether a name with `/` stays inside the folder that it is put into."""
-    place = PurePosixPath(name)
-    return (
-        name.isprintable() and bool(name) and not place.is_absolute() and ".." not in place.parts and "\\" not in name
-    )
+    """Return whether a relative path, with `/` between its parts, stays inside the folder that it is relative to."""
+    path = PurePosixPath(name)
+    return name.isprintable() and bool(name) and not path.is_absolute() and ".." not in path.parts and "\\" not in name
 
 
 def _read_pt(path: Path) -> TensorSource:
-    """The tensors of a `.pt`, still on disk, read with the loader that knows tensors and plain values alone."""
+    """Return the tensors of a `.pt` file as memory maps; the loader accepts only tensors and plain values."""
     import torch
 
     _check_zip(path)
     try:
         loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        strange = re.search(r"GLOBAL ([\w.]+)", str(error))
-        what = f"{strange[1]}, " if strange else ""
+        function = re.search(r"GLOBAL ([\w.]+)", str(error))
+        name = f"{function[1]}, " if function else ""
         raise RedxError(
-            f"{path} holds more than tensors and plain values ({what}which loading would run); "
-            "save its state_dict alone, where you trust it."
+            f"{path} contains more than tensors and plain values ({name}which loading would run); "
+            "if you trust it, save only its state_dict."
         ) from error
-    except Exception as error:  # torch has no error of its own for a damaged file
-        why = " ".join(str(error).split())[:100] or type(error).__name__
-        raise RedxError(f"{path} cannot be read ({why}); take it anew from where it came.") from error
+    except Exception as error:  # torch raises errors of many types for a damaged file
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise RedxError(f"{path} cannot be read ({reason}); copy it again from its source.") from error
     tensors, about, left_out = _flatten(path, loaded)
     check_tensor_names(path, tensors)
     size, total = path.stat().st_size, 0
@@ -163,40 +206,40 @@ def _read_pt(path: Path) -> TensorSource:
     for name, tensor in tensors.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             raise RedxError(
-                f"{name} in {path} is no plain tensor (sparse, quantised or without values); save it dense."
+                f"{name} in {path} is no plain tensor (sparse, quantised or without values); save a dense tensor."
             )
         entry = TensorEntry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.nbytes)
         total += entry.bytes
-        # a few bytes on disk can be spread over any shape, or be named any number of times
+        # a few bytes on disk can be expanded to any shape, or belong to any number of names
         if entry.bytes > tensor.untyped_storage().nbytes() or total > 2 * size:
-            raise RedxError(f"{name} in {path} unpacks to more than is in the file; nothing is read from it.")
+            raise RedxError(f"{name} in {path} unpacks to more than is in the file; redx does not read it.")
         entries[name] = entry
     return TensorSource(entries, tensors.__getitem__, about, left_out)
 
 
 def _check_zip(path: Path) -> None:
-    """Refuse an archive that is not as torch.save writes it: nothing packed, nothing twice, no paths."""
+    """Raise `RedxError` for an archive that torch.save does not write: compressed, with repeated names or paths."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, OverflowError) as error:
-        raise RedxError(f"{path} is truncated or a damaged archive; take it anew from where it came.") from error
+        raise RedxError(f"{path} is truncated or a damaged archive; copy it again from its source.") from error
     check_tensor_names(path, [member.filename for member in members])
-    packed = [member for member in members if member.compress_type != zipfile.ZIP_STORED]
-    if packed or sum(member.file_size for member in members) > path.stat().st_size:
-        raise RedxError(f"{path} unpacks to more than it is (a zip bomb?), which no .pt does; nothing is read from it.")
+    compressed = [member for member in members if member.compress_type != zipfile.ZIP_STORED]
+    if compressed or sum(member.file_size for member in members) > path.stat().st_size:
+        raise RedxError(
+            f"{path} unpacks to more than its size (a zip bomb?), unlike any .pt file; redx does not read it."
+        )
     names = [member.filename for member in members]
     programs = [member for member in members if PurePosixPath(member.filename).name == "data.pkl"]
     if len(set(names)) < len(names) or len(programs) != 1 or any("/code/" in name for name in names):
-        raise RedxError(
-            f"{path} is an archive, but none of tensors as torch.save writes it; give a .pt of a state_dict."
-        )
+        raise RedxError(f"{path} is an archive, but not one that torch.save writes; give a .pt file of a state_dict.")
     if programs[0].file_size > PROGRAM_BYTES:
-        raise RedxError(f"{path} holds more than a list of tensors; save its state_dict alone.")
+        raise RedxError(f"{path} contains more than a list of tensors; save only its state_dict.")
 
 
 def _flatten(path: Path, loaded: object) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
-    """Tensors by name, plain values beside them, and what is of use to further training alone."""
+    """Return tensors by name, plain values by name, and the skipped keys, such as the state of an optimiser."""
     from torch import Tensor
 
     tensors: dict[str, Tensor] = {}
@@ -206,35 +249,35 @@ def _flatten(path: Path, loaded: object) -> tuple[dict[str, Tensor], dict[str, A
     def walk(value: object, name: str, depth: int) -> None:
         if isinstance(value, Tensor):
             if name in tensors:
-                raise RedxError(f"{path} has two tensors by the name of {name}; save its state_dict alone.")
+                raise RedxError(f"{path} has two tensors of the name {name}; save only its state_dict.")
             tensors[name] = value.detach()
-        elif _plain(value, DEPTH):
+        elif _is_plain(value, DEPTH):
             about[name] = value
         elif isinstance(value, Mapping) and depth < DEPTH and all(isinstance(key, str) for key in value):
-            for key, each in value.items():
+            for key, inner in value.items():
                 if depth == 0 and TRAINING.fullmatch(key):
                     left_out.append(key)
                     continue
-                inner = "" if depth == 0 and key in STATES else key.removesuffix("_state_dict")
-                walk(each, ".".join(word for word in (name, inner) if word), depth + 1)
+                step = "" if depth == 0 and key in STATES else key.removesuffix("_state_dict")
+                walk(inner, ".".join(word for word in (name, step) if word), depth + 1)
         else:
             raise RedxError(
-                f"{path} holds {name or 'something'} of type {type(value).__name__}, which redx does not know; "
+                f"{path} contains {name or 'a value'} of type {type(value).__name__}, which redx does not know; "
                 "save a dict of tensors, such as a state_dict."
             )
 
     walk(loaded, "", 0)
     if not tensors:
-        raise RedxError(f"{path} holds no tensors; give a .pt of a state_dict.")
+        raise RedxError(f"{path} contains no tensors; give a .pt file of a state_dict.")
     return tensors, about, left_out
 
 
-def _plain(value: object, depth: int) -> bool:
-    """Whether a value is of the kinds that JSON knows."""
+def _is_plain(value: object, depth: int) -> bool:
+    """Return whether a value has a type that JSON knows, with at most `depth` levels of lists and dicts."""
     if depth == 0:
         return False
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _plain(each, depth - 1) for key, each in value.items())
+        return all(isinstance(key, str) and _is_plain(inner, depth - 1) for key, inner in value.items())
     if isinstance(value, list | tuple):
-        return all(_plain(each, depth - 1) for each in value)
+        return all(_is_plain(inner, depth - 1) for inner in value)
     return value is None or isinstance(value, bool | int | float | str)

@@ -1,73 +1,83 @@
-"""The model card: what a saved model is, what it was trained on, and what it was measured and proven to do."""
+"""The model card: what a saved model is, what it was trained on, and how it was evaluated and certified."""
 
 from __future__ import annotations
 
+import importlib.resources
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from redx.config import RunConfig
 
-SHOWN = ("base", "red", "sum", "moe", "uniform", "global")  # rules that the card tells
+SHOWN = ("base", "red", "sum", "moe", "uniform", "global")  # rules in the table of figures
+TAGS = ["mixture-of-experts", "modular-deep-learning", "certified-robustness"]
 
 
 def model_card(
     config: RunConfig, classes: tuple[str, ...], experts: Iterable[dict[str, Any]], figures: dict[str, Any]
 ) -> str:
-    """README.md of a saved model."""
-    lines = [
-        f"# {config.task}: base and experts",
-        "",
-        "A model of [redx](https://pypi.org/project/redx/): one frozen base, experts that were trained apart, and a "
-        "router. Load it with `redx.load(FOLDER)`.",
-        "",
-        f"- task `{config.task}`, preset `{config.preset}`, backbone `{config.backbone}`, seed {config.seeds[0]}",
-        f"- {len(classes)} classes" if classes else "- a regression",
-        f"- router: {config.router.shape}",
-        "",
-        "## Experts",
-        "",
-        "| expert | examples | anchors | base at home | expert at home | cut-off | kept as |",
-        "|---|---:|---:|---:|---:|---:|---|",
-    ]
+    """Return the README.md of a saved model: a YAML header for the Hugging Face Hub, and Markdown.
+
+    Parameters
+    ----------
+    config
+        Settings of the run.
+    classes
+        Names of the classes; empty for a regression.
+    experts
+        The info of every expert, as `expert.json` has it.
+    figures
+        The summary of the run, as `summary.json` has it; empty for a model without an evaluation.
+
+    Returns
+    -------
+    str
+        The text of the card, from the template `card.md.j2`.
+    """
+    from huggingface_hub import ModelCard, ModelCardData
+
     main = config.main_bank("residual")
     source = str(config.trained_as(main) if main in config.banks else main)
-    for facts in experts:
-        training, metrics = facts.get("training", {}), facts.get("metrics", {})
-        cells = [facts["domain"], training.get("examples"), training.get("anchors"), metrics.get("base")]
-        cells += [metrics.get(source), facts.get("ownership", {}).get("cutoff"), facts.get("dtype")]
-        lines.append(f"| {' | '.join(map(_show, cells))} |")
-    lines += ["", "'At home' is accuracy on held-out examples of its own domain.", ""]
-    return "\n".join(lines + _measured(figures)) + "\n"
+    template = importlib.resources.files("redx.models").joinpath("card.md.j2").read_text(encoding="utf-8")
+    card = ModelCard.from_template(
+        ModelCardData(library_name="redx", tags=TAGS),
+        template_str=template,
+        title=_cell(config.task),
+        task=config.task,
+        preset=config.preset,
+        backbone=_cell(config.backbone),
+        seed=config.seeds[0],
+        outputs=f"{len(classes)} classes" if classes else "a regression",
+        router=config.router.shape,
+        expert_rows=[_expert_row(info, source) for info in experts],
+        data=figures.get("data"),
+        seeds=figures.get("seeds"),
+        rule_rows=[_rule_row(name, figures["rules"][name]) for name in SHOWN if name in figures.get("rules", {})],
+    )
+    return str(card).rstrip("\n") + "\n"
 
 
-def _measured(figures: dict[str, Any]) -> list[str]:
-    """Data, accuracy, noise and certificates of the run that the model comes from."""
-    if not figures:
-        return ["## Figures", "", "This model was saved without having been measured."]
-    data, rules = figures["data"], figures["rules"]
-    lines = [
-        "## Data",
-        "",
-        f"{data['train']:,} examples for training, {data['validation']:,} for validation, {data['test']:,} for test; "
-        f"split `{data['split']}`, {data['seen_in_train']:.1%} of the test questions also stand in training.",
-        "",
-        "## Figures",
-        "",
-        f"Test split, mean of seeds {', '.join(map(str, figures['seeds']))}, as the run was trained. 'swap 1' sends "
-        "every example to a wrong expert; 'certified' is exact accuracy against any router that may move a share ε.",
-        "",
-        "| rule | accuracy | worst domain | swap 0.5 | swap 1 | certified ε = 0.25 | certified ε = 1 |",
-        "|---|---:|---:|---:|---:|---:|---:|",
-    ]
-    for name in SHOWN:
-        if entry := rules.get(name):
-            swap, certified = entry["noise"].get("swap", {}), entry["certified"]
-            cells = [name, entry["accuracy"]["mean"], entry["worst_domain"], swap.get("0.5"), swap.get("1")]
-            lines.append(f"| {' | '.join(map(_show, [*cells, certified.get('0.25'), certified.get('1')]))} |")
-    return lines
+def _expert_row(info: dict[str, Any], source: str) -> list[str]:
+    """Return the cells of one expert; `source` is the bank that its accuracy is from."""
+    training, metrics = info.get("training", {}), info.get("metrics", {})
+    cells = [info["domain"], training.get("examples"), training.get("anchors"), metrics.get("base")]
+    cells += [metrics.get(source), info.get("ownership", {}).get("cutoff"), info.get("dtype")]
+    return list(map(_cell, cells))
 
 
-def _show(value: Any) -> str:
+def _rule_row(name: str, entry: dict[str, Any]) -> list[str]:
+    """Return the cells of one rule: accuracy, under noise, and certified."""
+    swap, certified = entry["noise"].get("swap", {}), entry["certified"]
+    values = [entry["accuracy"]["mean"], entry["worst_domain"], swap.get("0.5"), swap.get("1")]
+    return list(map(_cell, [name, *values, certified.get("0.25"), certified.get("1")]))
+
+
+def _cell(value: Any) -> str:
+    """Return a value as the text of a Markdown table, where no character of a name has a meaning of its own."""
     if value is None:
         return "—"
-    return f"{value:.4f}" if isinstance(value, float) else str(value).replace("|", "\\|")
+    if isinstance(value, float):
+        return f"{value:.4f}"
+    text = " ".join(str(value).split())
+    escaped = re.sub(r"[\\|*`\[\]]|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", text)
+    return escaped.replace("<", "&lt;")

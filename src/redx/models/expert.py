@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
@@ -102,8 +103,9 @@ class Expert:
                 tensors = {name: file.get_tensor(name) for name in wanted}
         else:
             tensors = {name: self._tensors[name] for name in wanted}
-        if broken := [name for name, value in tensors.items() if value.is_floating_point() and value.isnan().any()]:
-            raise RedxError(f"Expert {self.name!r} contains NaN in {broken[0]}; train it anew.")
+        for name, value in tensors.items():
+            if value.is_floating_point() and not bool(_usable(name, value).all()):
+                raise RedxError(f"Expert {self.name!r} contains NaN or infinity in {name}; train it anew.")
         return {name.removeprefix(start): value for name, value in tensors.items()}
 
     def bank(self, bank_id: BankId, config: BankConfig, base: Base) -> Bank:
@@ -146,3 +148,8 @@ class Expert:
         if name not in self._modules:
             self._modules[name] = build()
         return self._modules[name]
+
+
+def _usable(name: str, values: Tensor) -> Tensor:
+    """Return which values can be used: finite ones, and in calibration scores infinite ones as well."""
+    return ~values.isnan() if name.endswith("ownership.calibration") else values.isfinite()

@@ -91,18 +91,24 @@ class ExpertLibrary:
 
     # --- changes
 
-    def add(self, expert: Expert | str | Path) -> str:
+    def add(self, expert: Expert | str | Path, unverified: bool = False) -> str:
         """Add an expert, given as an object or as its folder, and return its name.
+
+        Parameters
+        ----------
+        expert
+            The expert, or its folder.
+        unverified
+            Accept an expert that carries no fingerprint of its base.
 
         Raises
         ------
         RedxError
-            Where there is an expert of this name, or the expert was trained on another base.
+            Where there is an expert of this name, or the expert was not trained on this base.
         """
         expert = expert if isinstance(expert, Expert) else Expert.load(expert)
-        if expert.name in self._experts:
-            raise RedxError(f"There is an expert {expert.name!r} already; replace it, or remove it first.")
-        self._check_fits(expert)
+        self._check_free(expert.name, self.names)
+        self._check_fits(expert, unverified)
         self._set({**self._experts, expert.name: expert})
         return expert.name
 
@@ -114,15 +120,18 @@ class ExpertLibrary:
         self._set({other: expert for other, expert in self._experts.items() if other != name})
         return removed
 
-    def replace(self, name: str, expert: Expert | str | Path) -> Expert:
+    def replace(self, name: str, expert: Expert | str | Path, unverified: bool = False) -> Expert:
         """Replace an expert by another, whose name may differ, and return the old one."""
         old, expert = self[name], expert if isinstance(expert, Expert) else Expert.load(expert)
-        if expert.name != name and expert.name in self._experts:
-            raise RedxError(f"There is an expert {expert.name!r} already; remove it first.")
-        self._check_fits(expert)
+        self._check_free(expert.name, [other for other in self.names if other != name])
+        self._check_fits(expert, unverified)
         kept = {other: one for other, one in self._experts.items() if other != name}
         self._set(kept | {expert.name: expert})
         return old
+
+    def put(self, expert: Expert) -> None:
+        """Set an expert that was checked before, such as the same expert with other metrics."""
+        self._set({**self._experts, expert.name: expert})
 
     @contextmanager
     def changing(self) -> Iterator[ExpertLibrary]:
@@ -141,10 +150,22 @@ class ExpertLibrary:
     def _set(self, experts: dict[str, Expert]) -> None:
         self._experts = {name: experts[name] for name in sorted(experts, key=natural_order)}
 
-    def _check_fits(self, expert: Expert) -> None:
+    def _check_free(self, name: str, taken: Sequence[str]) -> None:
+        """Refuse a name that another expert has, or that some disks cannot tell from another's."""
+        if name in taken:
+            raise RedxError(f"There is an expert {name!r} already; replace it, or remove it first.")
+        if same := [other for other in taken if other.casefold() == name.casefold()]:
+            raise RedxError(f"There is an expert {same[0]!r}, which some disks cannot tell from {name!r}; rename one.")
+
+    def _check_fits(self, expert: Expert, unverified: bool) -> None:
         """Refuse an expert that was trained on another base or lacks a part of some bank."""
         theirs, ours = expert.info.get("base"), self.fingerprint
-        if theirs is not None and (differences := base_differences(theirs, ours)):
+        if not theirs and ours and not unverified:
+            raise RedxError(
+                f"Expert {expert.name!r} does not say which base it was trained on; train it with "
+                "`redx experts train`, or accept it with --unverified where you know its base."
+            )
+        if theirs and (differences := base_differences(theirs, ours)):
             raise RedxError(
                 f"Expert {expert.name!r} was trained on another base: {', '.join(differences)} differ; "
                 "train it on this run's base with `redx experts train`."

@@ -1,11 +1,11 @@
-"""What little of a language model's base is trained, `h = trunk(bus(prefix(x)))`: three shapes.
+"""Trunks: the trained part of an encoder, from what the frozen part outputs to the features h.
 
     mlp      layers of Linear, GELU, LayerNorm on the pooled features of a text
-    sum      a network on every token and the tokens before it, summed over the text, then as above
-    blocks   the top transformer blocks and the final norm, then the mean over tokens: the papers' recipe
+    sum      a network on every token and the tokens before it, summed over the text, then coded as waves
+    blocks   the top transformer blocks and the final norm, then the mean over tokens
 
-Every trunk gives h and, beside it, what else experts may read. Token states come as (N, T, E); a row of zeros is no
-token. `fit` sets the bus from the shared subset before training.
+A trunk returns h, followed by the further features that experts may read. Token states have the shape (N, T, E); a row
+of zeros is padding. `fit` sets the standardisation from the shared subset before training.
 """
 
 from __future__ import annotations
@@ -21,11 +21,29 @@ from torch import Tensor, nn
 
 from redx.errors import RedxError
 
-VALUE_SPAN = 3.3  # values of all classes together: of about unit size
+VALUE_SPAN = 3.3  # distance between the values of the first and the last class: values are of about unit size
 
 
 class MLPTrunk(nn.Module):
-    """Layers on pooled, standardised features."""
+    """Layers of Linear, GELU and LayerNorm on standardised features.
+
+    Parameters
+    ----------
+    inputs
+        Number of features E that it reads.
+    hidden
+        Width D of the layers and of h.
+    depth
+        Number of layers.
+    beside
+        Whether the output is h followed by the standardised input, (N, D + E), instead of h alone, (N, D).
+
+    Examples
+    --------
+    >>> import torch
+    >>> MLPTrunk(8, hidden=16, depth=2, beside=True)(torch.zeros(5, 8)).shape
+    torch.Size([5, 24])
+    """
 
     def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
         super().__init__()
@@ -33,7 +51,8 @@ class MLPTrunk(nn.Module):
         self.mean, self.scale = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.ones(inputs))
         self.layers = mlp_layers([inputs, *[hidden] * depth])
 
-    def fit(self, x: Tensor) -> None:  # (N, E)
+    def fit(self, x: Tensor) -> None:
+        """Take mean and deviation of every feature from training data, (N, E)."""
         self.mean.copy_(x.mean(0))
         self.scale.copy_(x.std(0) + 1e-6)
 
@@ -44,25 +63,42 @@ class MLPTrunk(nn.Module):
 
 
 def mlp_layers(sizes: list[int]) -> nn.Sequential:
-    """Linear, GELU, LayerNorm from width to width."""
-    made: list[nn.Module] = []
+    """Return layers of Linear, GELU and LayerNorm of these widths, from input to output."""
+    layers: list[nn.Module] = []
     for inner, outer in itertools.pairwise(sizes):
-        made += [nn.Linear(inner, outer), nn.GELU(), nn.LayerNorm(outer)]
-    return nn.Sequential(*made)
+        layers += [nn.Linear(inner, outer), nn.GELU(), nn.LayerNorm(outer)]
+    return nn.Sequential(*layers)
 
 
 class TokenSum(nn.Module):
-    """A network on every token and the three before it, summed over the text to a number; h is its periodic code.
+    """A network on every token and the three before it, summed over the text to one number v; h codes v as waves.
 
         S = Σ_t f(x_{t-3..t}),   v = w · S,   h = (cos ω_j v, sin ω_j v) for j = 1..32
 
-    Answers that are numbers in order lie on the curve of h like beads on a string, so a linear classifier tells them
-    apart, and v can be taught by regression. x are token states of unit size, softly whitened: early blocks hold what
-    tells tokens apart in directions of little variance.
+    Where the classes are numbers in order, a linear classifier on h separates them, and v can be trained by regression.
+    The token states x are scaled to unit size and softly whitened, since the directions in which early blocks differ
+    between tokens have little variance.
+
+    Parameters
+    ----------
+    inputs
+        Width E of the token states.
+    hidden
+        Width H of the network f and of S.
+    depth
+        Number of layers of f.
+    beside
+        Whether the output is h followed by S, (N, D + H), instead of h alone, (N, D); D is 64.
+
+    Examples
+    --------
+    >>> import torch
+    >>> TokenSum(8, hidden=16, depth=1, beside=False)(torch.ones(5, 3, 8)).shape
+    torch.Size([5, 64])
     """
 
-    window = 4
-    kept = 64  # directions of the token states that are read
+    window = 4  # tokens that f reads at once
+    kept = 64  # principal directions of the token states that f reads
     waves = 32
     period = 1.3 * VALUE_SPAN  # of the slowest wave
 
@@ -73,25 +109,28 @@ class TokenSum(nn.Module):
         self.mean, self.whiten = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.zeros(inputs, kept))
         sizes = [self.window * kept, *[hidden] * depth]
         self.token = nn.Sequential(
-            *(each for pair in itertools.pairwise(sizes) for each in (nn.Linear(*pair), nn.GELU()))
+            *(layer for pair in itertools.pairwise(sizes) for layer in (nn.Linear(*pair), nn.GELU()))
         )
         self.value = nn.Linear(hidden, 1)
 
-    def fit(self, x: Tensor) -> None:  # (N, T, E)
-        rows = _unit(x[(x != 0).any(-1)]).double()
-        self.mean.copy_(rows.mean(0))
-        values, vectors = torch.linalg.eigh(torch.cov(rows.T))
+    def fit(self, x: Tensor) -> None:
+        """Take mean and whitening from the token states of training data, (N, T, E)."""
+        states = _unit_size(x[(x != 0).any(-1)]).double()
+        self.mean.copy_(states.mean(0))
+        values, vectors = torch.linalg.eigh(torch.cov(states.T))
         self.whiten.copy_((vectors / (values.clamp_min(0) + 1).sqrt())[:, -self.whiten.shape[1] :])
 
-    def sum(self, x: Tensor) -> Tensor:  # (N, T, E) -> (N, H)
+    def sum(self, x: Tensor) -> Tensor:
+        """Return S, (N, H), for token states (N, T, E)."""
         tokens = (x != 0).any(-1)
-        x = (_unit(x) - self.mean) @ self.whiten * tokens[..., None]
+        x = (_unit_size(x) - self.mean) @ self.whiten * tokens[..., None]
         x = nn.functional.pad(x, (0, 0, self.window - 1, 0))
-        seen = x.unfold(1, self.window, 1).flatten(2)  # (N, T, 4 · kept)
-        said = self.token(seen[tokens])
-        return said.new_zeros(len(x), said.shape[1]).index_add(0, tokens.nonzero()[:, 0], said)
+        windows = x.unfold(1, self.window, 1).flatten(2)  # (N, T, 4 · kept)
+        outputs = self.token(windows[tokens])
+        return outputs.new_zeros(len(x), outputs.shape[1]).index_add(0, tokens.nonzero()[:, 0], outputs)
 
-    def code(self, value: Tensor) -> Tensor:  # (N,) -> (N, D)
+    def code(self, value: Tensor) -> Tensor:
+        """Return h, (N, D), for values v, (N,)."""
         angles = value[:, None] * torch.arange(1, self.waves + 1, device=value.device) * (2 * torch.pi / self.period)
         return torch.cat([angles.cos(), angles.sin()], -1)
 
@@ -101,12 +140,22 @@ class TokenSum(nn.Module):
         return torch.cat([h, summed], -1) if self.beside else h
 
 
-def _unit(x: Tensor) -> Tensor:
+def _unit_size(x: Tensor) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
 
 
 class TopBlocks(nn.Module):
-    """The top blocks of the language model itself, with their pretrained weights to start from."""
+    """The top blocks of the language model itself, trained from their pretrained weights; h is the mean over tokens.
+
+    Parameters
+    ----------
+    folder
+        Folder of the language model, with its weights as safetensors.
+    config
+        Its configuration, as transformers reads it.
+    count
+        Number of top blocks.
+    """
 
     def __init__(self, folder: Path, config: Any, count: int) -> None:
         super().__init__()
@@ -114,7 +163,7 @@ class TopBlocks(nn.Module):
         self.model = load_top_blocks(folder, config, count)
 
     def fit(self, x: Tensor) -> None:
-        """Nothing to set: the blocks have norms of their own."""
+        """Do nothing: the blocks have layer norms of their own."""
 
     def forward(self, x: Tensor) -> Tensor:  # (N, T, D) -> (N, D)
         tokens = (x != 0).any(-1)
@@ -123,12 +172,12 @@ class TopBlocks(nn.Module):
 
 
 def token_mean(x: Tensor, tokens: Tensor) -> Tensor:
-    """The mean over the tokens that are there: (N, T, D) and (N, T) to (N, D)."""
+    """Return the mean of token states (N, T, D) over the tokens that the mask (N, T) marks: (N, D)."""
     return (x * tokens[..., None]).sum(1) / tokens.sum(1, keepdim=True)
 
 
 def load_top_blocks(folder: Path, config: Any, count: int) -> nn.Module:
-    """The last `count` blocks and the final norm of a decoder, without the rest of it."""
+    """Return the last `count` blocks and the final norm of a decoder, with their pretrained weights."""
     from safetensors import safe_open
     from transformers import AutoModel
 
@@ -136,7 +185,7 @@ def load_top_blocks(folder: Path, config: Any, count: int) -> nn.Module:
     if not count < depth:
         raise RedxError(f"{folder.name} has {depth} blocks; train fewer than that with --train-blocks.")
     small = copy.deepcopy(config)
-    for key, value in list(vars(small).items()):  # such as layer_types
+    for key, value in list(vars(small).items()):  # settings with one value per block, such as layer_types
         if isinstance(value, list) and len(value) == depth:
             setattr(small, key, value[-count:])
     small.num_hidden_layers = count
@@ -145,17 +194,17 @@ def load_top_blocks(folder: Path, config: Any, count: int) -> nn.Module:
     model = AutoModel.from_config(small, dtype=torch.float32)
     if not isinstance(getattr(model, "layers", None), nn.ModuleList) or not hasattr(model, "norm"):
         raise RedxError(f"The blocks of {folder.name} ({config.model_type}) cannot be trained; choose --trunk mlp.")
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - safetensors offers keys() alone
-                place = re.fullmatch(r"(?:model\.)?(?:layers\.(\d+)|(norm))\.(.+)", name)
-                if place and place[2]:
-                    found[f"norm.{place[3]}"] = file.get_tensor(name).float()
-                elif place and int(place[1]) >= depth - count:
-                    found[f"layers.{int(place[1]) - depth + count}.{place[3]}"] = file.get_tensor(name).float()
-    lacking = [name for name in model.load_state_dict(found, strict=False).missing_keys if "embed" not in name]
-    if lacking:
-        raise RedxError(f"The weights in {folder} lack {lacking[0]}; take the folder anew from its source.")
+            for name in file.keys():  # noqa: SIM118 - safetensors has keys() alone
+                match = re.fullmatch(r"(?:model\.)?(?:layers\.(\d+)|(norm))\.(.+)", name)
+                if match and match[2]:
+                    weights[f"norm.{match[3]}"] = file.get_tensor(name).float()
+                elif match and int(match[1]) >= depth - count:
+                    weights[f"layers.{int(match[1]) - depth + count}.{match[3]}"] = file.get_tensor(name).float()
+    missing = [name for name in model.load_state_dict(weights, strict=False).missing_keys if "embed" not in name]
+    if missing:
+        raise RedxError(f"The weights in {folder} lack {missing[0]}; download the folder anew from its source.")
     model.embed_tokens = nn.Identity()
     return model

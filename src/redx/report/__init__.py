@@ -1,1 +1,1 @@
-"""The report of a run: content, sections, figures, and the page itself."""
+"""The report of a run: its content as plain values, and the page in HTML and Markdown."""

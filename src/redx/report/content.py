@@ -1,4 +1,4 @@
-"""What a study hands to the report: facts, tables and figures as plain values, drawn elsewhere."""
+"""The content of a study as plain values: facts, tables and figures, which the report formats and draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a study, ready to be drawn by the report."""
+    """A table of the report.
+
+    Attributes
+    ----------
+    title, note
+        Text above and below the table; may be empty.
+    columns
+        Names of the columns.
+    rows
+        Cells by row: numbers, texts, or None for a missing value.
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -17,7 +27,17 @@ class Table:
 
 @dataclass(frozen=True)
 class Line:
-    """One curve of a figure."""
+    """A curve of a figure.
+
+    Attributes
+    ----------
+    name
+        Name in the legend; a rule has the same colour in every figure.
+    x, y
+        Coordinates of the points.
+    dashed
+        Whether the curve is a reference, which is drawn dashed.
+    """
 
     name: str
     x: tuple[float, ...]
@@ -27,7 +47,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes: curves, or (with `grid`) a picture of a surface over the square `extent`."""
+    """One pair of axes of a figure, with curves or with a surface.
+
+    Attributes
+    ----------
+    title, x, y
+        Title, and labels of the axes.
+    lines
+        The curves.
+    grid, extent
+        Values of a surface by row, and the ends of the axes: left, right, bottom, top.
+    log_x
+        Whether the x axis is logarithmic.
+    """
 
     title: str
     x: str
@@ -40,7 +72,17 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a study: panels side by side with one caption."""
+    """A figure of the report: panels with one caption and one legend.
+
+    Attributes
+    ----------
+    name
+        Name of the figure, from which the name of its file is made.
+    caption
+        Text below the figure.
+    panels
+        The panels, from left to right.
+    """
 
     name: str
     caption: str
@@ -49,7 +91,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Study:
-    """What a task measures beyond the rules: facts for summary.json, tables and figures for the report."""
+    """The results of the additional experiments of a task.
+
+    Attributes
+    ----------
+    facts
+        Values for summary.json.
+    tables, figures
+        Tables and figures for the report.
+    """
 
     facts: dict[str, object]
     tables: tuple[Table, ...] = ()

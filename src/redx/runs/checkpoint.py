@@ -1,8 +1,8 @@
-"""One seed of a run as one file: exported whole, shrunk to what was trained, and evaluated again from either.
+"""One seed of a run as one checkpoint file: export it, and evaluate it again.
 
-A checkpoint is a safetensors file. `backbone.NAME` are the tensors of the language model under its own names, of which
-the trained top blocks carry the trained values; `FILE:NAME` are those of the seed's other files; `answers:RULE/BANK`
-are what the run answered on its test split. Settings, JSON files and the backbone's fingerprint stand in its metadata.
+A checkpoint is a safetensors file. `backbone.NAME` are the tensors of the language model under its own names, where the
+trained top blocks have their trained values; `FILE:NAME` are the tensors of the seed's other files; `answers:RULE/BANK`
+are the run's answers on its test split. Settings, JSON files and the backbone's fingerprint are in the metadata.
 """
 
 from __future__ import annotations
@@ -36,17 +36,15 @@ from redx.models.backbones.tensor_names import (
     locate_tensor,
     open_backbone,
 )
-from redx.runs import pipeline
-from redx.runs.folder import load, read_config, read_parts
+from redx.models.encoder import build_encoder
+from redx.runs.folder import choose_seed, load, read_parts
+from redx.runs.pipeline import parts_of_test
 from redx.tasks import get_task
 
-SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")  # of a seed, with tensors
-
-
-DATA_FILES = ("parts/", "shared")  # what a seed keeps beside its trained modules
-
-
-TRUNK = "encoder.trunk.model."  # where the base's file holds trained blocks
+# files of a seed that hold trained tensors
+SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")
+DATA_FILES = ("parts/", "shared", "removed/")  # files of a seed that hold data; a checkpoint leaves them out
+TRUNK = "encoder.trunk.model."  # prefix of trained blocks in the base's file
 
 
 class BackboneInfo(StrictConfig):
@@ -57,29 +55,29 @@ class BackboneInfo(StrictConfig):
 
 
 class CheckpointInfo(StrictConfig):
-    """What a checkpoint says about itself."""
+    """What a checkpoint is; stored in its metadata."""
 
     version: int = 1
     kind: Literal["full", "slim"]
-    layers: int  # of the whole language model
-    seed: int | None = None  # None: not of a run of ours
+    layers: int  # number of layers of the whole language model
+    seed: int | None = None  # None: the checkpoint was not made from a run
     test: str = ""  # hash of the test split
     backbone: BackboneInfo | None = None
-    beside: dict[str, Any] = {}  # what a `.pt` held beside its tensors
+    beside: dict[str, Any] = {}  # plain values that a `.pt` held beside its tensors
 
 
 @dataclass(frozen=True)
 class CheckpointMetadata:
     """The metadata of a checkpoint of a run."""
 
-    facts: CheckpointInfo
+    info: CheckpointInfo
     config: RunConfig
     files: dict[str, Any]  # JSON files of the seed, by path
 
 
 @dataclass(frozen=True)
 class FileSize:
-    """How much a file holds."""
+    """How much a checkpoint file holds."""
 
     parameters: int
     bytes: int
@@ -87,85 +85,98 @@ class FileSize:
 
 @dataclass(frozen=True)
 class WrittenCheckpoint:
-    """A file that was written, and what it was made from."""
+    """A checkpoint that was written, with its size before and after."""
 
     path: Path
     before: FileSize
     after: FileSize
-    left_out: list[str]  # tensors, and states of optimisers
+    left_out: list[str]  # names of tensors and optimiser states
 
     @property
     def share(self) -> float:
+        """The size of the new file as a share of the old one."""
         return self.after.bytes / self.before.bytes
 
 
 @dataclass(frozen=True)
 class EvaluatedCheckpoint:
-    """What a checkpoint says about its test split, computed anew."""
+    """A checkpoint that was run on its test split."""
 
     config: RunConfig
     seed: int
     kind: str
     domains: tuple[str, ...]
     banks: Banks
-    same: dict[str, float]  # for each rule and bank, the share of answers that are the run's
+    same: dict[str, float]  # by rule and bank: share of answers that equal the run's own
 
 
 def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -> WrittenCheckpoint:
-    """Write everything of one seed of a finished run into one file, the language model included."""
-    config = read_config(folder)
-    seed = config.seeds[0] if seed is None else seed
-    if seed not in config.seeds:
-        raise RedxError(f"{folder} holds no seed {seed}; choose one of {', '.join(map(str, config.seeds))}.")
+    """Write everything of one seed of a finished run into one file, the language model included.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    out
+        The file to write; `RUN-seed-N.safetensors` by default.
+    seed
+        Which seed of the run; the first by default.
+
+    Returns
+    -------
+    WrittenCheckpoint
+        Path and size of the file.
+    """
+    config, seed = choose_seed(folder, seed)
     out = check_target(out or Path(f"{folder.resolve().name}-seed-{seed}{SUFFIX}"))
-    place = folder / f"seed-{seed}"
-    said = answers_by_rule(read_parts(folder, seed))
-    tensors = {f"answers:{name}": _narrow(values) for name, values in said.items()}
-    for path in sorted(place.rglob(f"*{SUFFIX}")):
-        name = path.relative_to(place).with_suffix("").as_posix()
+    seed_folder = folder / f"seed-{seed}"
+    answers = answers_by_rule(read_parts(folder, seed))
+    tensors = {f"answers:{name}": _narrow(values) for name, values in answers.items()}
+    for path in sorted(seed_folder.rglob(f"*{SUFFIX}")):
+        name = path.relative_to(seed_folder).with_suffix("").as_posix()
         if name.startswith(DATA_FILES):
             continue
         if not SEED_FILES.fullmatch(name):
             raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
         tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
-    jsons = {path.relative_to(place).as_posix(): read_json(path) for path in sorted(place.rglob("*.json"))}
-    jsons.pop("stages.json", None)
+    json_paths = [*sorted(seed_folder.glob("experts/*/expert.json")), seed_folder / "model.json"]
+    json_files = {path.relative_to(seed_folder).as_posix(): read_json(path) for path in json_paths}
     hashes = read_json(folder / "data.json")["sha256"].get(str(seed))
     if hashes is None:
         raise RedxError(f"{folder} is not finished with seed {seed}; finish it with `redx run` first.")
-    facts = CheckpointInfo(kind="full", seed=seed, layers=0, test=hashes["test"])
+    info = CheckpointInfo(kind="full", seed=seed, layers=0, test=hashes["test"])
     with ExitStack() as stack:
-        if config.base.trunk.shape != "none":
+        if build_encoder(config).reads_text:
             model = hub.model_folder(config.backbone)
             frozen = {name: get() for name, get in open_backbone(model, stack).items()}
-            mark = BackboneInfo(fingerprint=hub.hash_model(model), files=hash_backbone_files(model))
-            facts = facts.model_copy(update={"layers": layer_stack(frozen)[1], "backbone": mark})
+            backbone = BackboneInfo(fingerprint=hub.hash_model(model), files=hash_backbone_files(model))
+            info = info.model_copy(update={"layers": layer_stack(frozen)[1], "backbone": backbone})
             tensors = _into_backbone(tensors, frozen, trained_blocks(config))
-        write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(facts, config, jsons)))
+        write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(info, config, json_files)))
     size = measure_file(tensor_entries(out).values(), out)
     return WrittenCheckpoint(out, size, size, [])
 
 
 def answers_by_rule(banks: Banks) -> dict[str, Tensor]:
-    """What every rule answers with every bank, by RULE/BANK."""
+    """Return the answers of every rule with every bank that it can read, by RULE/BANK."""
     matched = match_banks(banks, tuple(RULES))
     return {str(RuleId(rule.name, bank)): predict(rule, parts, rule.weights(parts)) for rule, bank, parts in matched}
 
 
 def _narrow(values: Tensor) -> Tensor:
-    """Answers in two bytes each, where they fit."""
+    """Return answers as int16, where they fit."""
     small = torch.iinfo(torch.int16)
     fits = not len(values) or (small.min <= int(values.min()) and int(values.max()) <= small.max)
     return values.to(torch.int16) if fits else values
 
 
 def trained_blocks(config: RunConfig) -> int:
-    """How many top blocks of the language model the run trained."""
+    """Return how many top blocks of the language model a run trained."""
     return config.base.trunk.blocks if config.base.trunk.shape == "blocks" else 0
 
 
 def _into_backbone(tensors: dict[str, Tensor], frozen: dict[str, Tensor], count: int) -> dict[str, Tensor]:
-    """The whole model with the trained blocks, if any, in their places, and all other tensors."""
+    """Return all tensors, with the trained blocks in place of the language model's own."""
     stack, depth = layer_stack(frozen)
     whole = dict(frozen)
     for name, tensor in tensors.items():
@@ -173,8 +184,8 @@ def _into_backbone(tensors: dict[str, Tensor], frozen: dict[str, Tensor], count:
         if inner == name or not count:
             whole[name] = tensor
             continue
-        place = re.fullmatch(r"layers\.(\d+)\.(.+)", inner)
-        target = f"{stack}layers.{int(place[1]) + depth - count}.{place[2]}" if place else f"{stack}{inner}"
+        layer = re.fullmatch(r"layers\.(\d+)\.(.+)", inner)
+        target = f"{stack}layers.{int(layer[1]) + depth - count}.{layer[2]}" if layer else f"{stack}{inner}"
         if target not in frozen or frozen[target].shape != tensor.shape:
             raise RedxError(f"{target} does not fit the run's trained blocks; give the run's own backbone.")
         whole[target] = tensor
@@ -182,38 +193,46 @@ def _into_backbone(tensors: dict[str, Tensor], frozen: dict[str, Tensor], count:
 
 
 def evaluate_checkpoint(path: Path, backbone: str | None = None) -> EvaluatedCheckpoint:
-    """Put a checkpoint together again with the frozen blocks of its backbone, and ask it its test split."""
+    """Restore a model from a checkpoint and the frozen blocks of its backbone, and run it on its test split.
+
+    Parameters
+    ----------
+    path
+        A full or slim checkpoint of a run.
+    backbone
+        Where the frozen blocks are, if not where the run had them.
+    """
     with open_tensors(path) as source:
-        about = read_metadata(path, source)
-        if about is None or about.facts.seed is None:
+        metadata = read_metadata(path, source)
+        if metadata is None or metadata.info.seed is None:
             raise RedxError(f"{path} is no checkpoint of a run; give a file that `redx export` or `redx shrink` made.")
-        facts, seed = about.facts, about.facts.seed
+        info, seed = metadata.info, metadata.info.seed
         changes = {"seeds": (seed,)} | ({"backbone": backbone} if backbone else {})
-        config = about.config.model_copy(update=changes)
+        config = metadata.config.model_copy(update=changes)
         data = get_task(config.task).load(config, seed)
-        if data.test.digest() != facts.test:
+        if data.test.digest() != info.test:
             raise RedxError(f"The test split of '{config.task}' is not the one {path} was made with; give its data.")
         with tempfile.TemporaryDirectory(prefix="redx-") as scratch:
             try:
-                _restore(path, source, CheckpointMetadata(facts, config, about.files), Path(scratch))
+                _restore(path, source, CheckpointMetadata(info, config, metadata.files), Path(scratch))
                 model = load(scratch, seed)
-                banks = pipeline.parts_of_test(model, data)
+                banks = parts_of_test(model, data)
             except RedxError as error:
                 raise RedxError(str(error).replace(scratch, str(path))) from error
             except (RuntimeError, ValueError, LookupError, TypeError) as error:  # a file made by hand
                 raise RedxError(f"The tensors of {path} do not fit its settings; make it anew from its run.") from error
             domains = model.domain_names
         same = {}
-        for name, said in answers_by_rule(banks).items():
+        for name, answers in answers_by_rule(banks).items():
             if f"answers:{name}" in source.entries:
                 before = source.get(f"answers:{name}").long()
-                same[name] = float((said == before).double().mean()) if before.shape == said.shape else 0.0
-    return EvaluatedCheckpoint(config, seed, facts.kind, domains, banks, same)
+                same[name] = float((answers == before).double().mean()) if before.shape == answers.shape else 0.0
+    return EvaluatedCheckpoint(config, seed, info.kind, domains, banks, same)
 
 
-def _restore(path: Path, source: TensorSource, about: CheckpointMetadata, folder: Path) -> None:
-    """A run folder of one seed from a checkpoint, as far as a model needs it."""
-    place = folder / f"seed-{about.facts.seed}"
+def _restore(path: Path, source: TensorSource, metadata: CheckpointMetadata, folder: Path) -> None:
+    """Write the files that a model needs from a checkpoint to a run folder."""
+    seed_folder = folder / f"seed-{metadata.info.seed}"
     files: dict[str, dict[str, Tensor]] = {}
     for name in source.entries:
         part, colon, inner = name.partition(":")
@@ -221,17 +240,17 @@ def _restore(path: Path, source: TensorSource, about: CheckpointMetadata, folder
             if not SEED_FILES.fullmatch(part):
                 raise RedxError(f"{path} holds a tensor that redx does not know ({name}); make it anew from its run.")
             files.setdefault(part, {})[inner] = _widen(source.get(name))
-    files.setdefault("base", {}).update(_blocks(path, source, about))
-    write_json(folder / "config.json", about.config.model_dump(mode="json"))
-    for name, value in about.files.items():
-        write_json(place / name, value)
+    files.setdefault("base", {}).update(_trained_block_tensors(path, source, metadata))
+    write_json(folder / "config.json", metadata.config.model_dump(mode="json"))
+    for name, value in metadata.files.items():
+        write_json(seed_folder / name, value)
     for part, tensors in files.items():
-        write_tensors(place / f"{part}{SUFFIX}", tensors)
+        write_tensors(seed_folder / f"{part}{SUFFIX}", tensors)
 
 
-def _blocks(path: Path, source: TensorSource, about: CheckpointMetadata) -> dict[str, Tensor]:
-    """The trained blocks of a checkpoint by the names of the base's file; all others must be the backbone's own."""
-    config, recorded, trained = about.config, about.facts.backbone, trained_blocks(about.config)
+def _trained_block_tensors(path: Path, source: TensorSource, metadata: CheckpointMetadata) -> dict[str, Tensor]:
+    """Return the trained blocks by the names of the base's file, after checking that all others are the backbone's."""
+    config, recorded, trained = metadata.config, metadata.info.backbone, trained_blocks(metadata.config)
     if recorded is None:
         return {}
     folder = hub.model_folder(config.backbone)
@@ -242,46 +261,46 @@ def _blocks(path: Path, source: TensorSource, about: CheckpointMetadata) -> dict
             f"The backbone {config.backbone} is not the one that {path} was trained on "
             f"(other {', '.join(other[:4]) or 'settings'}); give the right one with --backbone FOLDER."
         )
-    first = about.facts.layers - trained
-    found: dict[str, Tensor] = {}
+    first = metadata.info.layers - trained
+    tensors: dict[str, Tensor] = {}
     with ExitStack() as stack:
         frozen = open_backbone(folder, stack)
         for name in source.entries:
             if ":" in name:
                 continue
-            place = locate_tensor(name)
+            location = locate_tensor(name)
             if name not in frozen:
                 raise RedxError(f"{path} holds a tensor that redx does not know ({name}); make it anew from its run.")
             tensor = source.get(name)
-            if trained and place and place["layer"] and int(place["layer"]) >= first:
-                found[f"{TRUNK}layers.{int(place['layer']) - first}.{place['inner']}"] = _widen(tensor)
-            elif trained and place and place["norm"]:
-                found[f"{TRUNK}{place['norm']}.{place['side']}"] = _widen(tensor)
+            if trained and location and location["layer"] and int(location["layer"]) >= first:
+                tensors[f"{TRUNK}layers.{int(location['layer']) - first}.{location['inner']}"] = _widen(tensor)
+            elif trained and location and location["norm"]:
+                tensors[f"{TRUNK}{location['norm']}.{location['side']}"] = _widen(tensor)
             elif not torch.equal(tensor, frozen[name]().to(tensor.dtype)):
                 raise RedxError(f"{name} in {path} is not the backbone's, though no run trained it; export anew.")
-    if len({name.split(".")[4] for name in found if f"{TRUNK}layers." in name}) != trained:
+    if len({name.split(".")[4] for name in tensors if f"{TRUNK}layers." in name}) != trained:
         raise RedxError(f"{path} lacks some of the {trained} layers that the run trained; shrink it anew.")
-    return found
+    return tensors
 
 
 def _widen(tensor: Tensor) -> Tensor:
-    """Half precision is for storing: everything is computed in float32."""
+    """Return half-precision tensors as float32; half precision is for storage only."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def format_metadata(about: CheckpointMetadata) -> dict[str, str]:
-    """What a checkpoint says about itself, as text."""
-    facts, config = about.facts.model_dump_json(), about.config.model_dump_json()
-    return {CHECKPOINT_KEY: facts, "config": config, "files": json.dumps(about.files)}
+def format_metadata(metadata: CheckpointMetadata) -> dict[str, str]:
+    """Return the metadata as the text values that a safetensors file can hold."""
+    info, config = metadata.info.model_dump_json(), metadata.config.model_dump_json()
+    return {CHECKPOINT_KEY: info, "config": config, "files": json.dumps(metadata.files)}
 
 
 def read_metadata(path: Path, source: TensorSource) -> CheckpointMetadata | None:
-    """The inverse, each name in it checked; None where a file is not of a run of ours."""
+    """Return the metadata of a checkpoint, with every name in it checked; None where it was not made from a run."""
     if CHECKPOINT_KEY not in source.about:
         return None
     try:
-        facts = CheckpointInfo.model_validate_json(source.about[CHECKPOINT_KEY])
-        if facts.seed is None:
+        info = CheckpointInfo.model_validate_json(source.about[CHECKPOINT_KEY])
+        if info.seed is None:
             return None
         files = json.loads(source.about["files"])
         config = RunConfig.model_validate_json(source.about["config"])
@@ -291,28 +310,31 @@ def read_metadata(path: Path, source: TensorSource) -> CheckpointMetadata | None
     for name in names:
         if not isinstance(name, str) or not is_safe_path(name):
             raise RedxError(f"{path} has a path in the name {ascii(name)[:80]}; nothing is read from it.")
-    return CheckpointMetadata(facts, config, files)
+    return CheckpointMetadata(info, config, files)
 
 
 def tensor_entries(path: Path) -> dict[str, TensorEntry]:
+    """Return the headers of all tensors in a file."""
     with open_tensors(path) as source:
         return source.entries
 
 
 def measure_file(entries: Iterable[TensorEntry], path: Path) -> FileSize:
+    """Return the number of floating-point values in a file and its bytes."""
     return FileSize(sum(entry.numbers for entry in entries if entry.real), path.stat().st_size)
 
 
 def check_target(out: Path) -> Path:
+    """Return the path, or refuse one that does not end in .safetensors."""
     if out.suffix != SUFFIX:
         raise RedxError(f"{out} is no name for a checkpoint; end it in {SUFFIX}.")
     return out
 
 
-def write_checkpoint(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-    """Write a checkpoint whole or not at all, straight from the tensors: a copy in memory could be gigabytes."""
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
+    """Write a checkpoint atomically, straight from the tensors, since a copy in memory could take gigabytes."""
     try:
         with atomic_path(path) as temporary:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, about)
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary, metadata)
     except SafetensorError as error:  # it has its own error for a full disk
-        raise RedxError(f"Cannot write {path} ({error}); free space or choose another place with --out.") from error
+        raise RedxError(f"Cannot write {path} ({error}); free space or choose another folder with --out.") from error

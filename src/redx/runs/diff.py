@@ -1,4 +1,4 @@
-"""What a change of experts does to the answers: flips, gain and loss by domain, certificates broken and won."""
+"""Compare a model before and after a change of experts: flips, gain and loss by domain, certificates."""
 
 from __future__ import annotations
 
@@ -17,44 +17,46 @@ from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.models.composed import Model
 from redx.models.expert import Expert
+from redx.models.router import KEYS
 from redx.runs.folder import choose_seed, load_seed
 from redx.tasks import get_task
-from redx.training import features
+from redx.training.features import embed_split
 
-SHOWN = 200  # flipped examples that are told one by one
+MAX_FLIPS = 200  # flipped examples that are listed one by one
 
 
 @dataclass(frozen=True)
-class TestView:
-    """What a model answers on the test split, as it stands."""
+class SplitAnswers:
+    """The answers of a model on the test split."""
 
-    names: tuple[str, ...]  # domains, as `parts` counts them
+    domain_names: tuple[str, ...]  # as `parts.domains` counts them
     parts: Parts
-    judged: CertifiedPredictions
+    certified: CertifiedPredictions
 
     @staticmethod
-    def of(model: Model, test: Split) -> TestView:
-        """By the model's rule; where its router lacks a gate, by the experts' own scores."""
-        rule, bank = model.rule_and_bank()
-        parts = model.parts_of(test.inputs, bank, test.labels, model.expert_index(test.domains))
-        return TestView(model.domain_names, parts, certify(rule, parts))
+    def of(model: Model, test: Split) -> SplitAnswers:
+        """Run a model, with the rule and router that it uses now, on features of the test split."""
+        rule, bank_id = model.rule_and_bank()
+        parts = model.parts_of(test.inputs, bank_id, test.labels, model.expert_index(test.domains))
+        return SplitAnswers(model.domain_names, parts, certify(rule, parts))
 
-    def right(self) -> torch.Tensor:
-        return self.judged.predicted == self.parts.labels
+    def correct(self) -> torch.Tensor:
+        """Return which answers are correct, (N,)."""
+        return self.certified.predicted == self.parts.labels
 
 
-def compare_views(
-    before: TestView, after: TestView, model: Model, test: Split, epsilons: tuple[float, ...]
+def compare_answers(
+    before: SplitAnswers, after: SplitAnswers, model: Model, test: Split, epsilons: tuple[float, ...]
 ) -> dict[str, Any]:
-    """Which test examples flip, gain and loss by domain, and which certificates break or appear."""
-    was, now = before.right(), after.right()
-    flipped = (before.judged.predicted != after.judged.predicted).nonzero()[:, 0]
+    """Return which test examples flip, gain and loss by domain, and which certificates break or appear."""
+    was, now = before.correct(), after.correct()
+    flipped = (before.certified.predicted != after.certified.predicted).nonzero()[:, 0]
     domains = {}
-    for place, name in enumerate(model.info.domains):
-        mine = test.domains == place
+    for index, name in enumerate(model.info.domains):
+        mine = test.domains == index
         if not mine.any():
             continue
-        shares = [float(right[mine].double().mean()) for right in (was, now)]
+        shares = [float(correct[mine].double().mean()) for correct in (was, now)]
         domains[name] = {
             "examples": int(mine.sum()),
             "before": shares[0],
@@ -64,10 +66,10 @@ def compare_views(
         }
     certificates = {}
     for epsilon in epsilons:
-        held, holds = (view.right() & (view.judged.radius >= epsilon) for view in (before, after))
+        held, holds = (answers.correct() & (answers.certified.radius >= epsilon) for answers in (before, after))
         certificates[f"{epsilon:g}"] = {
-            "before": certificate.certified_accuracy(before.judged.radius, was, epsilon),
-            "after": certificate.certified_accuracy(after.judged.radius, now, epsilon),
+            "before": certificate.certified_accuracy(before.certified.radius, was, epsilon),
+            "after": certificate.certified_accuracy(after.certified.radius, now, epsilon),
             "broken": int((held & ~holds).sum()),
             "appeared": int((holds & ~held).sum()),
         }
@@ -79,15 +81,15 @@ def compare_views(
         "lost": int((was & ~now).sum()),
         "domains": domains,
         "certificates": certificates,
-        "examples": [_describe_flip(model, before, after, test, row) for row in flipped[:SHOWN].tolist()],
+        "examples": [_describe_flip(model, before, after, test, row) for row in flipped[:MAX_FLIPS].tolist()],
     }
 
 
-def _expert_names(view: TestView) -> list[str]:
-    return list(view.names[: view.parts.experts])
+def _expert_names(answers: SplitAnswers) -> list[str]:
+    return list(answers.domain_names[: answers.parts.experts])
 
 
-def _describe_flip(model: Model, before: TestView, after: TestView, test: Split, row: int) -> dict[str, Any]:
+def _describe_flip(model: Model, before: SplitAnswers, after: SplitAnswers, test: Split, row: int) -> dict[str, Any]:
     def name(label: int) -> Any:
         return model.classes[label] if model.classes else label
 
@@ -95,14 +97,14 @@ def _describe_flip(model: Model, before: TestView, after: TestView, test: Split,
         "row": row,
         "domain": model.info.domains[int(test.domains[row])],
         "label": name(int(test.labels[row])),
-        "before": name(int(before.judged.predicted[row])),
-        "after": name(int(after.judged.predicted[row])),
-        "radius": {"before": float(before.judged.radius[row]), "after": float(after.judged.radius[row])},
+        "before": name(int(before.certified.predicted[row])),
+        "after": name(int(after.certified.predicted[row])),
+        "radius": {"before": float(before.certified.radius[row]), "after": float(after.certified.radius[row])},
     }
 
 
-def test_texts(test: Split, rows: list[int]) -> list[str]:
-    """The texts of some test examples, where they are texts."""
+def _texts(test: Split, rows: list[int]) -> list[str]:
+    """Return the texts of some test examples; none where the inputs are no texts."""
     return unpack_texts(test.inputs[torch.tensor(rows, dtype=torch.long)]) if test.inputs.dtype == torch.uint8 else []
 
 
@@ -114,25 +116,48 @@ def diff_experts(
     router: str | None = None,
     seed: int | None = None,
 ) -> dict[str, Any]:
-    """What removing and adding experts would do to the test split; nothing is written."""
+    """Return what removing and adding experts would do to the answers on the test split; nothing is written.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    added
+        Folders of experts to add.
+    removed
+        Names of experts to remove; a name that is also added is replaced.
+    rule
+        The rule to compare by; the model's own by default.
+    router
+        `router` or `keys`; by default `keys` where the trained router lacks a gate for one of the experts.
+    seed
+        Which seed of the run; the first by default.
+
+    Returns
+    -------
+    dict
+        Experts, accuracy, flips, gains and losses by domain, certificates, and the examples that flip.
+    """
     if not added and not removed:
         raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
     config, seed = choose_seed(run, seed)
     model = load_seed(run / f"seed-{seed}", config)
     raw = get_task(config.task).load(config, seed).test
-    test = features.embed_split(config, model.base, raw)
-    newcomers = [Expert.load(folder) for folder in added]
-    unrouted = {expert.name for expert in newcomers} | set(model.experts.names)
-    router = router or ("keys" if unrouted - set(model.info.routed) else None)  # both sides by one router
+    test = embed_split(config, model.base, raw)
+    new = {expert.name: expert for expert in map(Expert.load, added)}
+    names = [*model.experts.names, *new]
+    if router is None and model.router is not None and model.router.missing(names):
+        router = KEYS  # both sides by the same router
     with model.using(rule, router=router):
-        before = TestView.of(model, test)
+        before = SplitAnswers.of(model, test)
         with model.experts.changing() as library:
-            for name in set(removed) - {expert.name for expert in newcomers}:
+            for name in set(removed) - set(new):
                 library.remove(name)
-            for expert in newcomers:
-                library.replace(expert.name, expert) if expert.name in removed else library.add(expert)
-            found = compare_views(before, TestView.of(model, test), model, test, config.epsilons)
-    texts = test_texts(raw, [each["row"] for each in found["examples"]]) if get_task(config.task).text else []
-    for each, text in zip(found["examples"], texts, strict=False):
-        each["text"] = text
-    return {"rule": model.rule if rule is None else rule, "router": router or model.routing, "seed": seed} | found
+            for name, expert in new.items():
+                library.replace(name, expert) if name in removed else library.add(expert)
+            comparison = compare_answers(before, SplitAnswers.of(model, test), model, test, config.epsilons)
+    flips = comparison["examples"]
+    texts = _texts(raw, [flip["row"] for flip in flips]) if get_task(config.task).text else []
+    for flip, text in zip(flips, texts, strict=False):
+        flip["text"] = text
+    return {"rule": rule or model.rule, "router": router or model.routing, "seed": seed} | comparison

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,14 @@ from redx.models.composed import Model, ModelInfo
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.persistence import read_base, read_info
+from redx.models.router import TrainedRouter
 from redx.runs.folder import choose_seed, load_seed, lock_run, write_parts
 from redx.runs.pipeline import parts_of_test
+from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
 from redx.tasks import get_task
 from redx.training.datasets import concatenate, read_shared, split_validation
-from redx.training.experts import DTYPES, train_experts
+from redx.training.experts import DTYPES, measure_expert, train_experts
 from redx.training.features import embed_shared, embed_split
 from redx.training.router import train_router
 
@@ -34,7 +36,7 @@ MIN_EXAMPLES = 8  # that an expert can be trained on
 HELD_OUT = 0.1  # share of an expert's own data that is kept for its metrics
 
 
-def add_expert(run: Path, folder: Path, seed: int | None = None) -> Model:
+def add_expert(run: Path, folder: Path, seed: int | None = None, unverified: bool = False) -> Model:
     """Add the expert in a folder to a run, and return the run's model.
 
     Parameters
@@ -45,10 +47,12 @@ def add_expert(run: Path, folder: Path, seed: int | None = None) -> Model:
         Folder of an expert that was trained on the same base.
     seed
         Which seed of the run; the first by default.
+    unverified
+        Accept an expert that carries no fingerprint of its base.
     """
-    with edit_run(run, seed) as (model, seed_folder):
-        write_expert(model.experts[model.experts.add(folder)], seed_folder)
-    return model
+    with edit_run(run, seed) as editing:
+        editing.add(Expert.load(folder), unverified)
+    return editing.model
 
 
 def remove_expert(run: Path, name: str, seed: int | None = None) -> Path:
@@ -63,12 +67,13 @@ def remove_expert(run: Path, name: str, seed: int | None = None) -> Path:
     seed
         Which seed of the run; the first by default.
     """
-    with edit_run(run, seed) as (model, seed_folder):
-        model.experts.remove(name)
-        return move_out(seed_folder, name)
+    with edit_run(run, seed) as editing:
+        return editing.remove(name)
 
 
-def replace_expert(run: Path, name: str, folder: Path, seed: int | None = None) -> tuple[Model, Path]:
+def replace_expert(
+    run: Path, name: str, folder: Path, seed: int | None = None, unverified: bool = False
+) -> tuple[Model, Path]:
     """Replace an expert of a run; return the run's model and the folder that the old expert is kept in.
 
     Parameters
@@ -81,58 +86,90 @@ def replace_expert(run: Path, name: str, folder: Path, seed: int | None = None) 
         Folder of the new expert; it may be the old one's own folder.
     seed
         Which seed of the run; the first by default.
+    unverified
+        Accept an expert that carries no fingerprint of its base.
     """
     on_disk = Expert.load(folder)
     new = Expert(on_disk.info, on_disk.tensors())  # in memory, for its folder may be the one that is moved
-    with edit_run(run, seed) as (model, seed_folder):
-        model.experts.replace(name, new)
-        kept = move_out(seed_folder, name)
-        write_expert(new, seed_folder)
-    return model, kept
+    with edit_run(run, seed) as editing:
+        kept = editing.replace(name, new, unverified)
+    return editing.model, kept
+
+
+@dataclass
+class Editing:
+    """A change of a run's experts that is being prepared; it is committed at the end of `edit_run`.
+
+    Attributes
+    ----------
+    model
+        The model of the seed; its library is changed together with the folder.
+    transaction
+        Where new files are written.
+    data
+        The splits of the task.
+    """
+
+    model: Model
+    transaction: Transaction
+    data: Data
+    seed: int
+
+    def add(self, expert: Expert, unverified: bool = False) -> None:
+        """Add an expert after measuring it on the run's own data."""
+        name = self.model.experts.add(expert, unverified)
+        self._write(name)
+
+    def remove(self, name: str) -> Path:
+        """Remove an expert; return the folder that it is kept in."""
+        self.model.experts.remove(name)
+        return self._move_out(name)
+
+    def replace(self, name: str, expert: Expert, unverified: bool = False) -> Path:
+        """Replace an expert after measuring the new one; return the folder that the old one is kept in."""
+        self.model.experts.replace(name, expert, unverified)
+        kept = self._move_out(name)
+        self._write(expert.name)
+        return kept
+
+    def _write(self, name: str) -> None:
+        model, folder = self.model, self.transaction.folder
+        shared = embed_shared(model.config, model.base, read_shared(folder), self.seed)
+        choices, _ = split_validation(self.data, model.config.ownership.calibration, self.seed)
+        validation = embed_split(model.config, model.base, self.data.validation).only(choices)
+        index = self.data.domains.index(name) if name in self.data.domains else -1
+        own = validation.only((validation.domains == index).nonzero()[:, 0])
+        dataset = shared.for_expert(name, own, own, self.data.domains)
+        measured = measure_expert(model.experts[name], model.config, dataset, model.base, model.info.unit)
+        model.experts.put(measured)
+        measured.save(self.transaction.new(f"experts/{check_name(name)}"))
+
+    def _move_out(self, name: str) -> Path:
+        kept, number = f"removed/{check_name(name)}", 1
+        while (self.transaction.folder / kept).exists():
+            number += 1
+            kept = f"removed/{name} {number}"
+        self.transaction.move(f"experts/{name}", kept)
+        return self.transaction.folder / kept
 
 
 @contextmanager
-def edit_run(run: Path, seed: int | None = None) -> Iterator[tuple[Model, Path]]:
-    """Lock a run for a change of its experts; at the end of the block the parts of the test split are computed anew."""
+def edit_run(run: Path, seed: int | None = None) -> Iterator[Editing]:
+    """Lock a run and change its experts in one transaction; the parts of the test split are computed anew."""
     config, seed = choose_seed(run, seed)
-    seed_folder = run / f"seed-{seed}"
+    folder = run / f"seed-{seed}"
     with lock_run(run, config):
-        model = load_seed(seed_folder, config)
-        data = get_task(config.task).load(config, seed)  # before anything is changed
-        yield model, seed_folder
-        rewrite_parts(seed_folder, config, data)
+        model = load_seed(folder, config)
+        data = get_task(config.task).load(config, seed)
+        with edit(folder) as transaction:
+            yield Editing(model, transaction, data, seed)
+            _write_new_parts(transaction, model, data)
 
 
-def rewrite_parts(seed_folder: Path, config: RunConfig, data: Data) -> None:
-    """Compute the parts of the test split for the experts that are there now."""
-    model = load_seed(seed_folder, config)
+def _write_new_parts(transaction: Transaction, model: Model, data: Data) -> None:
+    """Compute the parts of the test split for the experts that the model has now."""
     model.route_by_keys_if_needed()  # until the router is retrained
-    for old in (seed_folder / "parts").glob("*.safetensors"):
-        old.unlink()
-    write_parts(seed_folder, parts_of_test(model, data))
-
-
-def write_expert(expert: Expert, seed_folder: Path) -> Path:
-    """Write an expert into the folder of a seed, and return its own folder."""
-    folder = seed_folder / "experts" / check_name(expert.name)
-    expert.save(folder)
-    return folder
-
-
-def move_out(seed_folder: Path, name: str) -> Path:
-    """Move an expert to the seed's `removed` folder, and return where it is."""
-    kept, number = seed_folder / "removed" / check_name(name), 1
-    while kept.exists():
-        number += 1
-        kept = seed_folder / "removed" / f"{name} {number}"
-    try:
-        kept.parent.mkdir(exist_ok=True)
-        shutil.move(seed_folder / "experts" / name, kept)
-    except OSError as error:
-        raise RedxError(
-            f"Cannot move the expert {name!r} to {kept} ({error.strerror}); fix its permissions."
-        ) from error
-    return kept
+    write_parts(transaction.new("parts"), parts_of_test(model, data))
 
 
 def train_expert(
@@ -246,9 +283,12 @@ def retrain_router(
             validation = concatenate([validation, own.only(held.nonzero()[:, 0])])
             train = concatenate([train, own.only((~held).nonzero()[:, 0])])
         router = train_router(config.router, names, train, validation, seed)
-        write_tensors(seed_folder / "router.safetensors", router.state_dict())
-        write_json(seed_folder / "model.json", dataclasses.asdict(dataclasses.replace(model.info, routed=names)))
-        rewrite_parts(seed_folder, config, data)
+        info = dataclasses.replace(model.info, routed=names)
+        retrained = dataclasses.replace(model, info=info, router=TrainedRouter(router, names))
+        with edit(seed_folder) as transaction:
+            write_tensors(transaction.new("router.safetensors"), router.state_dict())
+            write_json(transaction.new("model.json"), dataclasses.asdict(info))
+            _write_new_parts(transaction, retrained, data)
     return {"experts": list(names), "examples": len(train)}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,13 +23,16 @@ from redx.composition.parts import Parts
 from redx.config import BankId, RunConfig
 from redx.errors import RedxError
 from redx.io.files import read_json, read_tensors, write_json, write_tensors
+from redx.io.terminal import printable
 from redx.models.composed import Model
 from redx.models.persistence import load_model
+from redx.runs.transaction import LOCK, consistently, recover
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
 from redx.tasks.arithmetic.solver import Executor, Solver
 
 log = logging.getLogger("redx")
+TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")  # names that `atomic_path` gives to unfinished files
 
 
 def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
@@ -53,8 +57,10 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     >>> model.predict(["What is 37 plus 12?"])  # doctest: +SKIP
     ['49']
     """
-    config, seed = choose_seed(Path(folder), seed)
-    return load_seed(Path(folder) / f"seed-{seed}", config)
+    run = Path(folder)
+    config, seed = choose_seed(run, seed)
+    seed_folder = run / f"seed-{seed}"
+    return consistently(run, seed_folder, lambda: load_seed(seed_folder, config))
 
 
 def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Solver:
@@ -125,10 +131,10 @@ def read_parts(folder: Path, seed: int) -> Banks:
     return parts
 
 
-def write_parts(seed_folder: Path, banks: Banks) -> None:
-    """Write the parts of every bank into the folder of one seed."""
+def write_parts(folder: Path, banks: Banks) -> None:
+    """Write the parts of every bank into a folder."""
     for (form, name), parts in banks.items():
-        write_tensors(seed_folder / "parts" / f"{form}-{name}.safetensors", vars(parts))
+        write_tensors(folder / f"{form}-{name}.safetensors", vars(parts))
 
 
 class SeedFolder:
@@ -160,11 +166,12 @@ class SeedFolder:
 
 @contextlib.contextmanager
 def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
-    """Create a run folder, lock it for one writer, check that it holds this run, and log to it."""
-    others = {path.name for path in folder.iterdir() if path.name[0] != "."} if folder.is_dir() else set()
-    if others and "config.json" not in others:
-        raise RedxError(f"{folder} is not empty and holds no run; choose another folder with --out.")
-    lock = FileLock(folder / ".lock", blocking=False)
+    """Create a run folder, lock it for one writer, complete an interrupted change, and log to it.
+
+    A folder that holds anything else than this run is refused before anything in it is touched.
+    """
+    _check_settings(folder, config)
+    lock = FileLock(folder / LOCK, blocking=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
@@ -176,38 +183,75 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
         raise RedxError(
             f"Cannot write to {folder} ({error.strerror}); choose another folder with --out or fix its permissions."
         ) from error
-    with lock:
-        for unfinished in folder.rglob(".*.tmp"):  # files that a killed run was writing
-            unfinished.unlink()
+    try:
         _check_settings(folder, config)
-        handler = logging.FileHandler(folder / "run.log")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-        log.addHandler(handler)
-        log.setLevel(logging.INFO)
-        try:
+        _clean_up(folder)
+        write_json(folder / "config.json", config.model_dump(mode="json"))
+        with _log_to(folder / "run.log"):
             yield
-        except BaseException as error:
-            log.error("%s: %s", type(error).__name__, error)
-            raise
-        finally:
-            log.removeHandler(handler)
-            handler.close()
-            lock.release(force=True)
+    finally:
+        lock.release(force=True)
+
+
+def _clean_up(folder: Path) -> None:
+    """Complete a change that a killed process had committed, and delete files that one was writing."""
+    for seed_folder in folder.glob("seed-*"):
+        recover(seed_folder)
+    own = [folder, folder / "figures", *folder.glob("seed-*"), *folder.glob("seed-*/parts")]
+    for parent in [*own, *folder.glob("seed-*/experts/*")]:
+        for path in parent.glob(".*.tmp"):
+            if TEMPORARY.fullmatch(path.name) and path.is_file():
+                path.unlink()
+
+
+class PrintableFormatter(logging.Formatter):
+    """Writes messages to run.log with control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+@contextlib.contextmanager
+def _log_to(path: Path) -> Iterator[None]:
+    try:
+        handler = logging.FileHandler(path)
+    except OSError as error:
+        raise RedxError(f"Cannot write {path} ({error.strerror}); move away what is there.") from error
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    except BaseException as error:
+        log.error("%s: %s", type(error).__name__, error)
+        raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
 
 
 def _check_settings(folder: Path, config: RunConfig) -> None:
-    """Refuse a folder that holds another run; more or fewer seeds of the same run are accepted."""
-    if (folder / "config.json").exists():
-        before = read_config(folder).model_dump(mode="json")
-        now = config.model_dump(mode="json")
-        different = [name for name in now if name != "seeds" and now[name] != before[name]]
-        if "task" in different:
-            raise RedxError(
-                f"{folder} holds a run of '{before['task']}', not of '{now['task']}'; choose another folder with --out."
-            )
-        if different:
-            raise RedxError(
-                f"{folder} holds a run with other settings ({', '.join(different)}); "
-                "choose another folder with --out, or delete it to start afresh."
-            )
-    write_json(folder / "config.json", config.model_dump(mode="json"))
+    """Refuse a folder that holds something else than this run; more or fewer seeds of the same run are accepted."""
+    if not folder.is_dir():
+        return
+    others = {path.name for path in folder.iterdir() if path.name[0] != "."}
+    if not others:
+        return
+    if "config.json" not in others:
+        raise RedxError(f"{folder} is not empty and holds no run; choose another folder with --out.")
+    try:
+        before = RunConfig.model_validate(read_json(folder / "config.json")).model_dump(mode="json")
+    except (ValidationError, RedxError) as error:
+        raise RedxError(
+            f"{folder} is not empty, and its config.json is not that of a run; choose another folder with --out."
+        ) from error
+    now = config.model_dump(mode="json")
+    different = [name for name in now if name != "seeds" and now[name] != before[name]]
+    if "task" in different:
+        raise RedxError(
+            f"{folder} holds a run of '{before['task']}', not of '{now['task']}'; choose another folder with --out."
+        )
+    if different:
+        raise RedxError(
+            f"{folder} holds a run with other settings ({', '.join(different)}); choose another folder with --out."
+        )

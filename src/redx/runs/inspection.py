@@ -1,4 +1,4 @@
-"""What is inside a file, found without running anything in it: safetensors, `.pt`, arrays, JSON, folders."""
+"""Inspect files without running anything in them: safetensors, `.pt`, arrays, JSON and folders."""
 
 from __future__ import annotations
 
@@ -15,35 +15,55 @@ from redx.io.tensor_files import CHECKPOINT_KEY, JSON_BYTES, TensorEntry, file_f
 JSONS = {  # kinds of JSON files by keys that they all have
     "settings of a run": {"task", "banks", "seeds"},
     "summary of a run": {"schema", "rules"},
-    "facts of a model": {"domains", "belongs"},
-    "facts of an expert": {"domain", "banks"},
-    "facts of a features shelf": {"fingerprint", "pooling"},
+    "description of a model": {"domains", "belongs"},
+    "description of an expert": {"domain", "banks"},
+    "description of a feature cache": {"fingerprint", "pooling"},
     "settings of a language model": {"model_type"},
 }
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What a file or folder is, and what it holds."""
+    """What a file or folder is, and what it holds.
+
+    Attributes
+    ----------
+    path, kind, bytes
+        The file, what kind of file it is, and its size.
+    entries
+        Headers of its tensors.
+    about
+        Its metadata, or the content of a JSON file.
+    files
+        The files of a folder.
+    """
 
     path: Path
     kind: str
     bytes: int
     entries: list[TensorEntry] = field(default_factory=list)
     about: dict[str, Any] = field(default_factory=dict)
-    files: list[Contents] = field(default_factory=list)  # of a folder
+    files: list[Contents] = field(default_factory=list)
 
     @property
     def numbers(self) -> int:
+        """How many values all tensors hold."""
         return sum(entry.numbers for entry in self.entries) + sum(file.numbers for file in self.files)
 
     @property
     def tensors(self) -> int:
+        """How many tensors there are."""
         return len(self.entries) + sum(file.tensors for file in self.files)
 
 
 def inspect_path(path: Path) -> Contents:
-    """What a file or folder holds, from headers alone where there are any."""
+    """Return what a file or folder holds, from headers alone where the format has them.
+
+    Parameters
+    ----------
+    path
+        Any file, or a folder.
+    """
     form = file_form(path)
     if form == "folder":
         return _inspect_folder(path)
@@ -61,16 +81,17 @@ def inspect_path(path: Path) -> Contents:
         return Contents(path, "array of features", size, [_array_entry(path)])
     if path.suffix == ".jsonl" or form == "unknown":
         return Contents(path, "lines of JSON" if path.suffix == ".jsonl" else "unknown to redx", size)
-    facts = _read_json(path)
-    found = (kind for kind, keys in JSONS.items() if isinstance(facts, dict) and keys <= set(facts))
-    return Contents(path, next(found, "JSON"), size, about=facts if isinstance(facts, dict) else {"list": len(facts)})
+    content = _read_json(path)
+    kinds = (kind for kind, keys in JSONS.items() if isinstance(content, dict) and keys <= set(content))
+    about = content if isinstance(content, dict) else {"list": len(content)}
+    return Contents(path, next(kinds, "JSON"), size, about=about)
 
 
 def _file_kind(names: set[str], about: dict[str, Any]) -> str:
-    """Which of our files this is, by the names of its tensors."""
-    facts = about.get(CHECKPOINT_KEY)
-    if isinstance(facts, dict):
-        return f"checkpoint, {facts.get('kind', 'unknown')}"
+    """Return which file of redx this is, by the names of its tensors."""
+    info = about.get(CHECKPOINT_KEY)
+    if isinstance(info, dict):
+        return f"checkpoint, {info.get('kind', 'unknown')}"
     starts = {re.split(r"[./]", name)[0] for name in names}
     if names == {"base", "residuals", "gates", "labels", "domains"}:
         return "parts"
@@ -124,7 +145,7 @@ def _read_json(path: Path) -> Any:
 
 
 def _inspect_folder(folder: Path) -> Contents:
-    """A folder with its files; what one of them is refused for stands in its place."""
+    """Return a folder with its files; a file that is refused is listed with the reason."""
     files = []
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
@@ -143,7 +164,7 @@ def _inspect_folder(folder: Path) -> Contents:
     elif {"model.json", "base.safetensors"} <= names:
         kind = "one seed of a run"
     elif any(name.endswith(".index.npy") for name in names):
-        kind = "features shelf"
+        kind = "feature cache"
     else:
         kind = "language model" if "settings of a language model" in kinds else "folder"
     return Contents(folder, kind, sum(file.bytes for file in files), files=files)

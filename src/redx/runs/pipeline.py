@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.composition.evaluation import Banks, Row, evaluate, summarise
+from redx.composition.evaluation import Banks, evaluate
 from redx.composition.parts import predicted_classes
+from redx.composition.summary import Row, summarise
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
@@ -82,6 +83,7 @@ def run(
     preset: str = "default",
     seeds: Sequence[int] | None = None,
     out: str | os.PathLike[str] | None = None,
+    assignments: Sequence[str] = (),
     **changes: Any,
 ) -> Run:
     """Run a task from data to report; an interrupted run continues with the same call and gives the same numbers.
@@ -96,6 +98,8 @@ def run(
         One independent repetition each.
     out
         The run folder; `runs/TASK` by default.
+    assignments
+        Settings by their dotted names, such as `base.trunk.depth=3`.
     **changes
         Settings that differ from the preset, as `redx.runs.presets.configure` takes them.
 
@@ -112,7 +116,7 @@ def run(
     1.0
     """
     check_packages()
-    config = configure(task, preset, seeds=seeds, **changes)
+    config = configure(task, preset, assignments, seeds=seeds, **changes)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
     folder = Path(out or Path("runs") / task)
@@ -176,7 +180,7 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
         stage("integration", lambda: _train_jointly(folder, config, splits.train, seed))
     if config.decomposer != "none":
         stage("decomposer", lambda: train_decomposer(config.decomposer, seed, config.backbone).tensors())
-    stages.stage("parts", lambda: write_parts(folder, parts_of_test(load_seed(folder, config), data)))
+    stages.stage("parts", lambda: write_parts(folder / "parts", parts_of_test(load_seed(folder, config), data)))
     return stages.done
 
 

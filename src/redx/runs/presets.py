@@ -1,119 +1,140 @@
-"""From a preset and a user's wishes to the settings of a run."""
+"""From a preset and a user's changes to the settings of a run, and back to the command that repeats it."""
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import ValidationError
 
 from redx.config import RunConfig
 from redx.errors import RedxError
-from redx.tasks import get_preset
-from redx.tasks import get_preset as find
+from redx.runs.options import OPTIONS, apply_assignment, get_setting, leaf_settings, set_setting
+from redx.tasks import get_preset, get_task
 
-
-def configure(name: str, preset: str = "default", **changes: Any) -> RunConfig:
-    """The settings of a preset with some changes; None leaves a setting as it is.
-
-    Besides the settings themselves: `run` (red, moe or all) chooses the banks, `alpha` the price of safety, `batch`,
-    `virtual_batch` and `patience` hold for every stage, `epochs` is a mapping from base, experts and router; what is in
-    PLACES sets questions, table, reading, trunk and base; `file` is the questions' or the table's, as the task reads.
-    """
-    wanted = {key: value for key, value in changes.items() if value is not None}
-    try:
-        return RunConfig.model_validate(_apply_changes(find(name, preset).model_dump(), wanted))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(place) for place in first["loc"])
-        message = first["msg"].removeprefix("Value error, ")
-        raise RedxError(f"Setting '{where}' is not usable: {message}; see `redx run --help`.") from error
-
-
-def _apply_changes(settings: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
-    """Plain settings with the changes of `configure`."""
-    everywhere = {key: wanted.pop(key) for key in ("batch", "virtual_batch", "patience") if key in wanted}
-    epochs, forms = wanted.pop("epochs", {}), BANK_FORMS.get(wanted.pop("run", "all"))
-    if forms is None:
-        raise RedxError(f"There is nothing called that to run; choose one of {', '.join(BANK_FORMS)}.")
-    if "alpha" in wanted:
-        settings["ownership"] |= {"alpha": wanted.pop("alpha")}
-    shape, pooling = wanted.get("trunk"), wanted.get("pooling")
-    if "file" in wanted:
-        settings["table" if settings["table"] else "questions"]["file"] = wanted.pop("file")
-    target: dict[str, Any] | None
-    for section, names in SHORT_NAMES.items():
-        chosen = {name: wanted.pop(name) for name in names if name in wanted}
-        target = settings["base"]["trunk"] if section == "trunk" else settings[section]
-        if target is None and chosen:
-            option = f"--{next(iter(chosen)).replace('_', '-')}"
-            raise RedxError(f"Task '{settings['task']}' reads no table of yours; leave out {option}.")
-        if target is not None:
-            target.update({names[name]: value for name, value in chosen.items()})
-    if shape:  # another trunk reads otherwise
-        settings["reading"] |= {"pooling": pooling or ("tokens" if shape == "sum" else "mean")}
-        settings["base"] |= {"teach": "value" if shape == "sum" else "classes"}
-    stages_of = {"base": [settings["base"]], "router": [settings["router"]]}
-    stages_of["experts"] = [*settings["banks"].values(), settings["ownership"]["bank"]]
-    for stage, found in stages_of.items():
-        for each in found:
-            each["training"] |= everywhere | ({"epochs": epochs[stage]} if stage in epochs else {})
-    settings["banks"] = {key: bank for key, bank in settings["banks"].items() if key.split("/")[0] in forms}
-    settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
-    if wanted.get("integrate") and "residual/plain" not in settings["banks"]:
-        raise RedxError("Stage 4 trains the bank residual/plain, which this run lacks; leave out --integrate.")
-    if settings["router"]["shape"] == "keys":
-        if not any(bank["owned"] for bank in settings["banks"].values()):
-            raise RedxError("The router `keys` reads ownership scores, which the experts of this run lack; choose mlp.")
-        if wanted.get("integrate", settings["integrate"]):
-            raise RedxError("Stage 4 trains a router, and `keys` has nothing to train; leave out --integrate.")
-    return settings | wanted
-
-
-BANK_FORMS = {
+BANK_FORMS = {  # what `run` chooses: forms of banks
     "red": ("residual", "pooled"),
     "moe": ("standalone", "averaged", "pooled"),
     "all": ("residual", "standalone", "averaged", "pooled"),
 }
 
 
+def configure(task: str, preset: str = "default", assignments: Sequence[str] = (), **changes: Any) -> RunConfig:
+    """Return the settings of a preset with some changes.
+
+    Parameters
+    ----------
+    task
+        Name of a task.
+    preset
+        Named settings of the task.
+    assignments
+        Settings by their dotted names, such as `base.trunk.depth=3`; they are applied last.
+    **changes
+        Settings by name; None leaves a setting as it is. Besides the fields of `RunConfig` and the keywords of
+        `redx.runs.options.OPTIONS` these are: `run`, which chooses the banks (red, moe or all), `file`, the user's own
+        questions or table, and `epochs`, a mapping from base, experts and router.
+
+    Returns
+    -------
+    RunConfig
+        The checked settings.
+
+    Examples
+    --------
+    >>> configure("toy", "quick", ["router.hidden=32"], patience=3).router.hidden
+    32
+    """
+    settings = get_preset(task, preset).model_dump()
+    wanted = {key: value for key, value in changes.items() if value is not None}
+    _apply_changes(settings, wanted)
+    for assignment in assignments:
+        apply_assignment(settings, assignment)
+    _check_combination(settings)
+    try:
+        return RunConfig.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise RedxError(f"Setting '{path}' is not usable: {message}; see `redx run {task} --help`.") from error
+
+
+def _apply_changes(settings: dict[str, Any], wanted: dict[str, Any]) -> None:
+    """Apply the keywords of `configure` to plain settings, in place."""
+    forms = BANK_FORMS.get(wanted.pop("run", "all"))
+    if forms is None:
+        raise RedxError(f"There is no such choice of banks; choose one of {', '.join(BANK_FORMS)}.")
+    if "file" in wanted and settings["table"] is None:
+        wanted["questions_file"] = wanted.pop("file")
+    wanted |= {f"epochs_{stage}": count for stage, count in wanted.pop("epochs", {}).items()}
+    for keyword in [keyword for keyword in wanted if keyword in OPTIONS]:
+        option = OPTIONS[keyword]
+        set_setting(settings, option.path, wanted[keyword], option.flag)
+    if "trunk" in wanted:  # another trunk reads other features and is trained otherwise
+        is_sum = wanted["trunk"] == "sum"
+        settings["reading"]["pooling"] = wanted.get("pooling") or ("tokens" if is_sum else "mean")
+        settings["base"]["teach"] = "value" if is_sum else "classes"
+    settings["banks"] = {name: bank for name, bank in settings["banks"].items() if name.split("/")[0] in forms}
+    settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
+    for name, value in wanted.items():
+        if name not in OPTIONS:
+            settings[name] = value
+
+
+def _check_combination(settings: dict[str, Any]) -> None:
+    """Refuse settings that are fine alone and not together."""
+    if settings["integrate"] and "residual/plain" not in settings["banks"]:
+        raise RedxError("Stage 4 trains the bank residual/plain, which this run lacks; leave out --integrate.")
+    if settings["router"]["shape"] == "keys":
+        if not any(bank["owned"] for bank in settings["banks"].values()):
+            raise RedxError("The router `keys` reads ownership scores, which the experts of this run lack; choose mlp.")
+        if settings["integrate"]:
+            raise RedxError("Stage 4 trains a router, and `keys` has nothing to train; leave out --integrate.")
+
+
 def reproduce(config: RunConfig) -> tuple[str, list[str]]:
-    """The command that repeats a run, and the settings it cannot say because they differ from the preset's."""
+    """Return the command that repeats a run, and the settings that it cannot express.
+
+    Options of the task are used as far as they bring the preset closer to the run's settings; every other setting that
+    differs becomes `--set NAME=VALUE`.
+    """
     words = ["redx", "run", config.task, "--preset", config.preset]
     words += [word for seed in config.seeds for word in ("--seed", str(seed))]
+    target = dict(leaf_settings(config.model_dump(exclude={"seeds"})))
     try:
-        usual = get_preset(config.task, config.preset).model_dump()
+        task = get_task(config.task)
+        task_preset = get_preset(config.task, config.preset)
     except RedxError:  # a task that is not installed here still has a report
         return shlex.join(words), []
-    left = config.model_dump(exclude={"seeds"})
-    for name in ("backbone", "device", "data_dir", "limit", "study", "decomposer"):
-        words += _option_words(name, left, usual)
-    for section, names in SHORT_NAMES.items():
-        inner, outer = (each["base"]["trunk"] if section == "trunk" else each[section] for each in (left, usual))
-        if inner and outer:
-            for short, name in {**names, **({"data": "file"} if "file" in inner else {})}.items():
-                words += _option_words(name, inner, outer, OPTION_NAMES.get(short, short))
-    return shlex.join(words), [name for name, value in left.items() if value != usual[name]]
 
+    def differences(changes: dict[str, Any]) -> dict[str, Any]:
+        """Return the settings of the run that the preset with these changes does not have."""
+        settings = task_preset.model_dump()
+        _apply_changes(settings, dict(changes))
+        reached = dict(leaf_settings(settings))
+        different = {path: value for path, value in target.items() if reached.get(path, ...) != value}
+        return different | {path: ... for path in reached if path not in target and path != "seeds"}
 
-def _option_words(name: str, settings: dict[str, Any], usual: dict[str, Any], option: str | None = None) -> list[str]:
-    """A setting as a user would give it, if it is not the usual one; it then counts as usual."""
-    value = settings[name]
-    if value == usual[name]:
-        return []
-    settings[name] = usual[name]
-    values = value if isinstance(value, tuple | list) else [value]
-    return [word for each in values for word in (f"--{(option or name).replace('_', '-')}", str(each))]
-
-
-OPTION_NAMES = {"blocks": "block", "operations": "operation", "routing": "router"}  # where they are called otherwise
-
-
-SHORT_NAMES = {  # section of the settings to the short names of what stands in it
-    "questions": {name: name for name in ("total", "split", "operators", "operations", "experts")},
-    "table": {"text": "text", "label": "label", "domain": "domain", "split_column": "split", "clusters": "clusters"},
-    "reading": {name: name for name in ("blocks", "pooling", "precision", "tokens")},
-    "trunk": {"trunk": "shape", "depth": "depth", "train_blocks": "blocks"},
-    "base": {"share": "share"},
-    "router": {"routing": "shape"},
-}
+    changes: dict[str, Any] = {}
+    left = differences(changes)
+    candidates = [("run", "--run", name) for name in ("red", "moe")]
+    plain = config.model_dump()
+    for keyword in task.options:
+        option = OPTIONS[keyword]
+        candidates.append((keyword, option.flag, get_setting(plain, option.path)))
+    for keyword, flag, value in candidates:
+        if value is None:
+            continue
+        remaining = differences(changes | {keyword: value})
+        if len(remaining) < len(left):
+            left, changes[keyword] = remaining, value
+            values = value if isinstance(value, tuple | list) else [value]
+            words += [flag] if value is True else [word for one in values for word in (flag, str(one))]
+    known = dict(leaf_settings(task_preset.model_dump()))
+    expressible = {path: value for path, value in left.items() if path in known and value is not ...}
+    for path, value in expressible.items():
+        words += ["--set", f"{path}={json.dumps(value)}"]
+    return shlex.join(words), sorted(set(left) - set(expressible))

@@ -1,9 +1,4 @@
-"""One seed of a run as one file: exported whole, shrunk to what was trained, and evaluated again from either.
-
-A checkpoint is a safetensors file. `backbone.NAME` are the tensors of the language model under its own names, of which
-the trained top blocks carry the trained values; `FILE:NAME` are those of the seed's other files; `answers:RULE/BANK`
-are what the run answered on its test split. Settings, JSON files and the backbone's fingerprint stand in its metadata.
-"""
+"""Shrink a checkpoint to what was trained: the last layers, and all tensors outside the pretrained model."""
 
 from __future__ import annotations
 
@@ -14,8 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from redx.composition import rules
-from redx.composition.rules import RULES, RuleId
+from redx.composition.rules import RULES, RuleId, get_rule
 from redx.config import BankId, RunConfig
 from redx.errors import RedxError
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorSource, open_tensors
@@ -49,9 +43,27 @@ def shrink(
     keep: Sequence[str] = (),
     rule: str | None = None,
 ) -> WrittenCheckpoint:
-    """Write a file with the last layers and what is no part of the pretrained model; what is unknown is refused.
+    """Write a smaller checkpoint without the frozen layers; a tensor of unknown origin is refused.
 
-    With a rule, only the bank of experts that it reads is kept.
+    Parameters
+    ----------
+    path
+        A full checkpoint, or a `.pt` file of a state dict.
+    layers
+        Keep this many of the last layers of the language model.
+    dtype
+        Store matrices in float32, float16 or bfloat16; None keeps their precision.
+    out
+        The file to write; `FILE.slim.safetensors` by default.
+    keep
+        Prefixes of names of further tensors to keep.
+    rule
+        Keep only the bank of experts that this rule reads.
+
+    Returns
+    -------
+    WrittenCheckpoint
+        Path and size of the new file, and what was left out.
     """
     out = check_target(out or path.with_name(f"{path.name.removesuffix(path.suffix)}.slim{SUFFIX}"))
     if dtype not in (None, "float32", "float16", "bfloat16"):
@@ -59,72 +71,72 @@ def shrink(
     if out.resolve() == path.resolve():
         raise RedxError(f"{out} would overwrite what it is made from; choose another name with --out.")
     with open_tensors(path) as source:
-        about = read_metadata(path, source)
-        kept = _kept_tensors(path, source, layers, keep, about)
+        metadata = read_metadata(path, source)
+        kept = _kept_tensors(path, source, layers, keep, metadata)
         if rule:
-            about, key = _narrow_to(path, about, rule)
-            kept = [name for name in kept if _is_needed(name, key, about.config)]
+            metadata, bank_id = _keep_one_bank(path, metadata, rule)
+            kept = [name for name in kept if _is_needed(name, bank_id, metadata.config)]
         tensors = {name: _convert(path, name, source.get(name), dtype) for name in kept}
-        if about:
-            facts = about.facts.model_copy(update={"kind": "slim"})
-            write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(facts, about.config, about.files)))
+        if metadata:
+            info = metadata.info.model_copy(update={"kind": "slim"})
+            write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(info, metadata.config, metadata.files)))
         else:
-            facts = CheckpointInfo(kind="slim", layers=layer_stack(source.entries)[1], beside=source.about)
-            write_checkpoint(out, tensors, {CHECKPOINT_KEY: json.dumps(facts.model_dump())})
+            info = CheckpointInfo(kind="slim", layers=layer_stack(source.entries)[1], beside=source.about)
+            write_checkpoint(out, tensors, {CHECKPOINT_KEY: json.dumps(info.model_dump())})
         dropped = [name for name in source.entries if name not in tensors]
         before = measure_file(source.entries.values(), path)
     return WrittenCheckpoint(out, before, measure_file(tensor_entries(out).values(), out), [*dropped, *source.left_out])
 
 
-def _narrow_to(path: Path, about: CheckpointMetadata | None, name: str) -> tuple[CheckpointMetadata, BankId]:
-    """A checkpoint's facts with the one bank that a rule reads, and that bank."""
-    if about is None or about.facts.seed is None:
+def _keep_one_bank(path: Path, metadata: CheckpointMetadata | None, name: str) -> tuple[CheckpointMetadata, BankId]:
+    """Return the metadata with the one bank that a rule reads, and that bank."""
+    if metadata is None or metadata.info.seed is None:
         raise RedxError(f"{path} is no checkpoint of a run, so no rule can choose its tensors; leave out --rule.")
     rule, bank = RuleId.parse(name)
-    form = rules.get_rule(rule).form
-    key = BankId(form, bank) if bank else about.config.main_bank(form)
-    if form not in ("residual", "standalone") or key not in about.config.banks:
-        have = ", ".join(map(str, about.config.of_form("residual", "standalone")))
-        raise RedxError(f"Rule {name!r} reads the bank {key}, and {path} can be narrowed to {have}.")
-    banks = {bank_id: about.config.banks[bank_id] for bank_id in dict.fromkeys((about.config.trained_as(key), key))}
-    fewer = {"banks": banks, "main": {form: key.name}, "integrate": False, "average": False}
-    return CheckpointMetadata(about.facts, about.config.model_copy(update=fewer), about.files), key
+    form, config = get_rule(rule).form, metadata.config
+    bank_id = BankId(form, bank) if bank else config.main_bank(form)
+    if form not in ("residual", "standalone") or bank_id not in config.banks:
+        have = ", ".join(map(str, config.of_form("residual", "standalone")))
+        raise RedxError(f"Rule {name!r} reads the bank {bank_id}, and {path} can be narrowed to {have}.")
+    banks = {kept: config.banks[kept] for kept in dict.fromkeys((config.trained_as(bank_id), bank_id))}
+    fewer = {"banks": banks, "main": {form: bank_id.name}, "integrate": False, "average": False}
+    return CheckpointMetadata(metadata.info, config.model_copy(update=fewer), metadata.files), bank_id
 
 
-def _is_needed(name: str, key: BankId, config: RunConfig) -> bool:
-    """Whether a tensor is needed where only one bank is asked."""
+def _is_needed(name: str, bank_id: BankId, config: RunConfig) -> bool:
+    """Return whether a tensor is needed to run this bank alone."""
     part, colon, inner = name.partition(":")
     if part == "answers":
         rule, bank = RuleId.parse(inner)
-        return rule == "base" or BankId(RULES[rule].form, bank) == key
+        return rule == "base" or BankId(RULES[rule].form, bank) == bank_id
     if part.startswith("experts/"):
-        source = config.trained_as(key)
-        return inner.startswith((f"{source}.", "ownership.") if config.banks[key].owned else f"{source}.")
+        source = config.trained_as(bank_id)
+        return inner.startswith((f"{source}.", "ownership.") if config.banks[bank_id].owned else f"{source}.")
     return not colon or part not in ("pooled", "integration")
 
 
 def _kept_tensors(
-    path: Path, source: TensorSource, layers: int, keep: Sequence[str], about: CheckpointMetadata | None
+    path: Path, source: TensorSource, layers: int, keep: Sequence[str], metadata: CheckpointMetadata | None
 ) -> list[str]:
-    """The names of the tensors that stay."""
+    """Return the names of the tensors to keep."""
     names = source.entries
     _, depth = layer_stack(names)
-    have = {int(place["layer"]) for name in names if (place := locate_tensor(name)) and place["layer"]}
+    have = {int(location["layer"]) for name in names if (location := locate_tensor(name)) and location["layer"]}
     if not 0 <= layers <= len(have):
         raise RedxError(f"{path} holds {len(have)} layers, of which {layers} cannot be kept; choose 0 to {len(have)}.")
-    if about and layers < (trained := trained_blocks(about.config)):
+    if metadata and layers < (trained := trained_blocks(metadata.config)):
         raise RedxError(
             f"The run trained the last {trained} layers, so keeping {layers} would change its answers; "
             f"choose --trainable-last-n-layers {trained} or more."
         )
     chosen, unknown = [], []
     for name in names:
-        place = locate_tensor(name)
+        location = locate_tensor(name)
         if any(name.startswith(prefix) for prefix in keep) or _is_trained(name):
             chosen.append(name)
-        elif place is None or (place["head"] and not _is_frozen_head(name, source, about)):
+        elif location is None or (location["head"] and not _is_frozen_head(name, source, metadata)):
             unknown.append(name)
-        elif (place["layer"] and int(place["layer"]) >= depth - layers) or (place["norm"] and layers):
+        elif (location["layer"] and int(location["layer"]) >= depth - layers) or (location["norm"] and layers):
             chosen.append(name)
     if unknown:
         more = f" and {len(unknown) - 3} more" if len(unknown) > 3 else ""
@@ -138,25 +150,25 @@ def _kept_tensors(
 
 
 def _is_trained(name: str) -> bool:
-    """Whether a tensor is, by its name, no part of a pretrained model."""
+    """Return whether a tensor's name shows that it is no part of a pretrained model."""
     part, colon, _ = name.partition(":")
     if colon:
         return part == "answers" or SEED_FILES.fullmatch(part) is not None
     return TRAINED.match(WRAPPERS.sub("", name)) is not None
 
 
-def _is_frozen_head(name: str, source: TensorSource, about: CheckpointMetadata | None) -> bool:
-    """Whether a language model's own output is frozen: in our runs always, elsewhere where it is its embeddings."""
-    if about:
+def _is_frozen_head(name: str, source: TensorSource, metadata: CheckpointMetadata | None) -> bool:
+    """Return whether a language model's head is frozen: always in runs, elsewhere where it equals the embeddings."""
+    if metadata:
         return True
     tied = [other for other in source.entries if other.endswith(("embed_tokens.weight", "wte.weight"))]
     return name.endswith("lm_head.weight") and any(torch.equal(source.get(name), source.get(other)) for other in tied)
 
 
 def _convert(path: Path, name: str, tensor: Tensor, dtype: str | None) -> Tensor:
-    """A matrix in another precision; vectors (norms, biases, the bus, scores) are few, and keep theirs."""
+    """Return a matrix in another precision; vectors (norms, biases, scores) are small and keep theirs."""
     if dtype is None or not tensor.is_floating_point() or tensor.ndim < 2:
-        return tensor.clone().contiguous()  # names that share their values are written apart
+        return tensor.clone().contiguous()  # tensors that share memory are written apart
     new = tensor.to(getattr(torch, dtype))
     if bool((tensor.isfinite() & ~new.isfinite()).any()):
         raise RedxError(f"{name} in {path} is too large for {dtype}; choose --dtype bfloat16 or float32.")

@@ -1,4 +1,4 @@
-"""Tasks: what a task is, and the registry of all tasks; each package offers its own in `task.TASKS`."""
+"""Tasks: what a task is, and the registry of all tasks. Every task package lists its own in `task.TASKS`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,48 @@ from redx.errors import RedxError
 if TYPE_CHECKING:
     from torch import Tensor
 
+MAIN_BANKS = {"residual": "owned", "standalone": "plain", "pooled": "mlp"}  # the bank of a rule that names none
+
 
 @dataclass(frozen=True)
 class Task:
-    """What a benchmark brings: its settings, its data, and how a user's input is read."""
+    """A benchmark: its settings, its data, and how it reads a user's inputs.
+
+    Parameters
+    ----------
+    name
+        Name of the task, as in `redx run NAME`.
+    about
+        One sentence for the list of tasks.
+    presets
+        Settings by name of the preset.
+    load
+        Takes settings and a seed to the splits.
+    read
+        Takes a user's inputs to the tensor that the network reads, (N, …).
+    study
+        Module with the task's own experiments, imported when they run; its function
+        `study(config, data, models, parts)` returns tables and figures for the report.
+    text
+        Whether a user's inputs are texts.
+    options
+        Options of `redx run` that it reads: keywords of `redx.runs.options`.
+    """
 
     name: str
     about: str
     presets: dict[str, RunConfig]
-    load: Callable[[RunConfig, int], Data]  # settings and seed to splits
-    read: Callable[[Sequence[Any] | Tensor], Tensor]  # a user's inputs to what the network reads
-    study: str | None = None  # module with the task's own experiments, imported when they run
-    text: bool = False  # whether a user's inputs are texts
+    load: Callable[[RunConfig, int], Data]
+    read: Callable[[Sequence[Any] | Tensor], Tensor]
+    study: str | None = None
+    text: bool = False
+    options: tuple[str, ...] = ()
+
+    @property
+    def example(self) -> str:
+        """A command that runs it."""
+        data = " --data FILE" if "file" in self.options else ""
+        return f"redx run {self.name}{data} --seed 0 --seed 1 --seed 2"
 
 
 def tasks() -> dict[str, Task]:
@@ -38,25 +68,46 @@ def tasks() -> dict[str, Task]:
 
 
 def get_task(name: str) -> Task:
-    """The task of this name."""
+    """Return the task of this name.
+
+    Parameters
+    ----------
+    name
+        Name of the task, such as `mnist`.
+
+    Returns
+    -------
+    Task
+        The task.
+
+    Raises
+    ------
+    RedxError
+        Where there is no such task; the message lists all tasks.
+
+    Examples
+    --------
+    >>> sorted(get_task("toy").presets)
+    ['default', 'quick']
+    """
     if name not in tasks():
         raise RedxError(f"There is no task {name!r}; choose one of {', '.join(tasks())}.")
     return tasks()[name]
 
 
 def get_preset(name: str, preset: str) -> RunConfig:
-    """The settings of a task's preset."""
-    found = get_task(name)
-    if preset not in found.presets:
-        raise RedxError(f"Task {name!r} has no preset {preset!r}; choose one of {', '.join(found.presets)}.")
-    return found.presets[preset]
-
-
-MAIN_BANKS = {"residual": "owned", "standalone": "plain", "pooled": "mlp"}  # what rules without a bank mean
+    """Return the settings of a preset of a task."""
+    task = get_task(name)
+    if preset not in task.presets:
+        raise RedxError(f"Task {name!r} has no preset {preset!r}; choose one of {', '.join(task.presets)}.")
+    return task.presets[preset]
 
 
 def compared_banks(plain: BankConfig, anchored: BankConfig, head: BankConfig) -> dict[BankId, BankConfig]:
-    """What every report compares: residual and standalone, plain and anchored; the residual also with cut-offs."""
+    """Return the banks that every report compares.
+
+    These are residual and standalone experts, plain and anchored, and anchored residual experts with cut-offs.
+    """
     return {
         BankId("residual", "plain"): plain,
         BankId("residual", "anchored"): anchored,

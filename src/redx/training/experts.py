@@ -12,6 +12,7 @@ from torch import Tensor
 from redx.composition.parts import predicted_classes
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Split
+from redx.errors import RedxError
 from redx.models.banks import Bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.expert import Expert
@@ -86,6 +87,39 @@ def train_experts(
         mine = {f"{key}.{name}": value for key, files in tensors.items() for name, value in files[index].items()}
         experts.append(Expert(info, _to_dtype(mine, dtype)))
     return experts
+
+
+def measure_expert(expert: Expert, config: RunConfig, data: ExpertData, base: Base, unit: float) -> Expert:
+    """Return an expert from outside with everything measured anew on the run's own data.
+
+    Metrics, calibration scores and cut-off that its file brings along are replaced.
+
+    Parameters
+    ----------
+    expert
+        The expert as it was loaded.
+    config
+        Settings of the run.
+    data
+        The shared data of the run as the expert may use them; `validation` holds examples of its own domain, if any.
+    base
+        The frozen base.
+    unit
+        For a regression, what one unit of the answer is in the network's output.
+    """
+    own = {bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.of is None}
+    banks = {bank_id: expert.bank(bank_id, bank, base) for bank_id, bank in own.items()}
+    for bank_id, bank in banks.items():
+        if not bool(run_bank(bank, data.anchors.inputs).isfinite().all()):
+            raise RedxError(f"Expert {expert.name!r} gives NaN or infinity in the bank {bank_id}; train it anew.")
+    tensors, info = expert.tensors(), dict(expert.info)
+    info["metrics"] = _metrics(data.validation, banks, 0, base, unit)
+    if any(bank.owned for bank in config.banks.values()):
+        scorer = expert.ownership(config.ownership, base)
+        scorer.calibration = scorer.scores(data.calibration.inputs).sort().values
+        tensors["ownership.calibration"] = scorer.calibration
+        info["ownership"] = _describe_ownership(config, data, scorer)
+    return Expert(info, tensors)
 
 
 def _to_dtype(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:

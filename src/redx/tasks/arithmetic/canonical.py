@@ -1,7 +1,4 @@
-"""Arithmetic questions in words: generators of every kind, and one key for the same question in any wording.
-
-A chain of additions and subtractions is a list of signed numbers, its terms: 12 plus 8 minus 3 is [12, 8, -3].
-"""
+"""The canonical form of an arithmetic question: one key for the same question in any wording."""
 
 from __future__ import annotations
 
@@ -10,38 +7,20 @@ import unicodedata
 from collections.abc import Mapping
 
 PUNCTUATION = ".,;:!?\"'‘’“”"
-
-
 SIGNS = str.maketrans("−–‐×÷" + PUNCTUATION, "---*/" + " " * len(PUNCTUATION))
-
-
 ONES = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-
-
 TEENS = ["ten", "eleven", "twelve", *(f"{n}teen" for n in ("thir", "four", "fif", "six", "seven", "eigh", "nine"))]
-
-
 TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-
-
 NUMBERS = {word: str(number) for number, word in enumerate([*ONES, *TEENS])}
-
-
 NUMBERS |= {ten: str(10 * tens) for tens, ten in enumerate(TENS, 2)}
-
-
 NUMBERS |= {
     f"{ten}{joint}{word}": str(10 * tens + one)
     for tens, ten in enumerate(TENS, 2)
     for one, word in enumerate(ONES[1:], 1)
     for joint in "- "
 }
-
-
 NUMBERS |= dict.fromkeys(("hundred", "a hundred", "one hundred"), "100")
-
-
-BETWEEN = {  # words that stand between two numbers, read from left to right
+INFIX = {  # operators between two numbers, applied from left to right
     "plus": "+",
     "added to": "+",
     "increased by": "+",
@@ -54,9 +33,7 @@ BETWEEN = {  # words that stand between two numbers, read from left to right
     "x": "*",
     "divided by": "/",
 }
-
-
-AROUND = {  # words that stand around two numbers; a is the number that comes first in "a plus b"
+PHRASES = {  # other wordings by operator; a is the number that comes first in "a plus b"
     "+": ("add b to a", "add a and b", "sum of a and b", "b more than a"),
     "-": (
         "subtract b from a",
@@ -74,41 +51,42 @@ AROUND = {  # words that stand around two numbers; a is the number that comes fi
 
 
 def _any_of(words: Mapping[str, str]) -> re.Pattern[str]:
+    """Return a pattern that matches any of the words, longer ones first."""
     return re.compile(rf"(?<![a-z])(?:{'|'.join(sorted(words, key=len, reverse=True))})(?![a-z])")
 
 
-NUMBER, WORD = _any_of(NUMBERS), _any_of(BETWEEN)
-
-
+NUMBER, OPERATOR = _any_of(NUMBERS), _any_of(INFIX)
 EXPRESSION = re.compile(r"[0-9]+(?: ?[+*/-] ?[0-9]+)+")
-
-
-FORMS = [
-    (symbol, re.compile(re.sub(r"\b([ab])\b", r"(?P<\1>[0-9]+)", form))) for symbol in AROUND for form in AROUND[symbol]
+PATTERNS = [
+    (symbol, re.compile(re.sub(r"\b([ab])\b", r"(?P<\1>[0-9]+)", phrase)))
+    for symbol, phrases in PHRASES.items()
+    for phrase in phrases
 ]
-
-
 OPENING = re.compile(
     r"(?:(?:what is|what s|how much is|calculate|compute|evaluate|find|solve|work out|please|the|result of|value of)"
     r" )*"
 )
-
-
 ENDING = re.compile(r"(?: (?:equals?|please))+$")
 
 
 def canonical(text: str) -> str:
-    """One key for a question in any wording: "twelve plus five", "Add 5 to 12" and "12 + 5" are all "12 + 5".
+    """Return one key for a question in any wording.
 
-    Order counts: "5 plus 12" is another question. What cannot be read keeps its words in lower case.
+    The order of the operands counts: "5 plus 12" is another question than "12 plus 5". A text that is no arithmetic
+    question is returned in lower case without punctuation.
+
+    Examples
+    --------
+    >>> canonical("What is twelve plus five?"), canonical("Add 5 to 12")
+    ('12 + 5', '12 + 5')
     """
     plain = " ".join(unicodedata.normalize("NFKC", text).lower().translate(SIGNS).split())
     body = ENDING.sub("", OPENING.sub("", plain, count=1).strip(" ="))
     body = NUMBER.sub(lambda word: NUMBERS[word[0]], body)
-    chain = " ".join(WORD.sub(lambda word: BETWEEN[word[0]], body).split())
+    chain = " ".join(OPERATOR.sub(lambda word: INFIX[word[0]], body).split())
     if EXPRESSION.fullmatch(chain):
         return " ".join(re.findall(r"[0-9]+|[+*/-]", chain))
-    for symbol, form in FORMS:
-        if found := form.fullmatch(body):
-            return f"{found['a']} {symbol} {found['b']}"
+    for symbol, pattern in PATTERNS:
+        if match := pattern.fullmatch(body):
+            return f"{match['a']} {symbol} {match['b']}"
     return plain

@@ -1,4 +1,4 @@
-"""What arithmetic in words shows beyond the rules: the price of safety, and how rarely the frozen part has to run."""
+"""The study of arithmetic in words: the study of safety, and how often the frozen blocks have to run."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from redx.models.composed import Model
 from redx.report.content import Study, Table
 from redx.tasks.studies import safety
 
+RULES = ("red", "red/anchored", "sum", "moe", "uniform", "base", "global")
+
 
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
-    """The findings of `safety`, and the forward passes."""
-    found = safety.study(config, data, models, parts)
+    """Return the study of safety with a count of forward passes, and for `ops` the accuracy on every single step."""
+    shared = safety.study(config, data, models, parts)
     passes = count_passes(config, data[config.seeds[0]])
     note = (
-        "A text through the frozen blocks is one pass. A loop that trains on raw text sends every example of every "
-        "epoch through them: base on the shared subset, one bank of experts, router, and once validation and test."
+        "One pass sends one text through the frozen blocks. A loop that trains on raw text sends every example of "
+        "every epoch through them: base on the shared subset, one bank of experts, router, and once validation and "
+        "test."
     )
-    rows = tuple((name, value) for name, value in passes.items())
-    table = Table("Forward passes through the frozen blocks", ("way", "passes"), rows, note)
-    facts, tables = found.facts | {"passes": passes}, [*found.tables, table]
+    table = Table("Forward passes through the frozen blocks", ("way", "passes"), tuple(passes.items()), note)
+    facts, tables = shared.facts | {"passes": passes}, [*shared.tables, table]
     if config.task == "ops":
-        steps = ask_everything(models)
-        facts |= {"single_steps": steps}
-        note = (
-            f"All {len(every_step())} additions and subtractions of 1 to 50 with a result of 2 to 100: a chain's steps."
-        )
-        tables.insert(0, Table("Every step that a chain can ask", ("rule", "accuracy"), tuple(steps.items()), note))
-    return Study(facts, tuple(tables), found.figures)
+        accuracies = step_accuracy(models)
+        facts |= {"single_steps": accuracies}
+        note = f"All {len(all_steps())} additions and subtractions of 1 to 50 with a result of 2 to 100."
+        tables.insert(0, Table("Every step of a chain", ("rule", "accuracy"), tuple(accuracies.items()), note))
+    return Study(facts, tuple(tables), shared.figures)
 
 
-def every_step() -> list[tuple[str, int]]:
-    """Every single step that a chain of the papers can ask, with its answer."""
-    found = []
+def all_steps() -> list[tuple[str, int]]:
+    """Return every question that a step of a chain can be, with its answer."""
+    steps = []
     for first, second in product(range(1, 51), repeat=2):
-        found += [
+        steps += [
             (f"What is {first} plus {second}?", first + second),
             (f"What is {first} minus {second}?", first - second),
         ]
-    return [(text, answer) for text, answer in found if 2 <= answer <= 100]
+    return [(text, answer) for text, answer in steps if 2 <= answer <= 100]
 
 
-def ask_everything(models: dict[int, Model]) -> dict[str, float]:
-    """The share of those that each rule answers right, the mean over the seeds."""
-    texts, truth = zip(*every_step(), strict=True)
+def step_accuracy(models: dict[int, Model]) -> dict[str, float]:
+    """Return the accuracy of every rule on all steps, the mean over the seeds."""
+    texts, truth = zip(*all_steps(), strict=True)
     shares: dict[str, list[float]] = {}
     for model in models.values():
-        for rule in ("red", "red/anchored", "sum", "moe", "uniform", "base", "global"):
+        for rule in RULES:
             with model.using(rule):
-                said = model.predict(texts)
-            right = sum(int(one) == other for one, other in zip(said, truth, strict=True))
-            shares.setdefault(rule, []).append(right / len(truth))
-    return {rule: sum(found) / len(found) for rule, found in shares.items()}
+                predicted = model.predict(texts)
+            correct = sum(int(answer) == true for answer, true in zip(predicted, truth, strict=True))
+            shares.setdefault(rule, []).append(correct / len(truth))
+    return {rule: sum(by_seed) / len(by_seed) for rule, by_seed in shares.items()}
 
 
 def count_passes(config: RunConfig, data: Data) -> dict[str, int]:
-    """How often the frozen part had to run, and how often a loop without kept features would have run it."""
+    """Return how many texts went through the frozen part, and how many would without cached features."""
     texts = [text for split in (data.train, data.validation, data.test) for text in unpack_texts(split.inputs)]
     epochs = [bank.training.epochs for bank in config.banks.values() if bank.of is None]
     loop = config.base.training.epochs * round(config.base.share * len(data.train))

@@ -1,4 +1,4 @@
-"""What a run on a user's own data should tell about them: sizes, unseen labels, and experts that cannot speak yet."""
+"""What a run reports about a user's data: sizes of the domains, unseen labels, and experts that always abstain."""
 
 from __future__ import annotations
 
@@ -14,53 +14,63 @@ from redx.models.composed import Model
 from redx.report.content import Study, Table
 from redx.training.datasets import split_validation
 
+Row = tuple[str | float | int | None, ...]
+
 
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
-    """Facts about the data of every seed, and a table of the first seed's domains."""
+    """Return facts about the data of every seed, and a table of the first seed's domains."""
     first = config.seeds[0]
-    unseen = [unseen_share(each) for each in data.values()]
+    unseen = [unseen_label_share(splits) for splits in data.values()]
     facts: dict[str, Any] = {
         "seeds": list(config.seeds),
         "labels": len(data[first].classes),
         "unseen_labels_in_test": sum(unseen) / len(unseen),
     }
-    rows = tabulate(config, data[first], parts[first])
-    silent = [row[0] for row in rows if row[-1] == "no"]
-    facts["silent_experts"] = silent
-    note = f"An expert can speak when it has {needed(config)} or more calibration examples outside its domain (α)."
+    rows = domain_rows(config, data[first], parts[first])
+    facts["silent_experts"] = [row[0] for row in rows if row[-1] == "no"]
+    note = (
+        f"An expert with fewer than {min_calibration(config)} calibration examples outside its domain always abstains: "
+        "so few allow no cut-off for this α."
+    )
     if facts["unseen_labels_in_test"]:
         note += f" {facts['unseen_labels_in_test']:.1%} of test has a label that is not in train, and counts as wrong."
-    columns = ("domain", "train", "validation", "test", "labels", "base", "composed", "calibration", "can speak")
+    columns = ("domain", "train", "validation", "test", "labels", "base", "composed", "calibration", "can be active")
     return Study(facts, (Table(f"Domains (seed {first})", columns, tuple(rows), note),))
 
 
-def unseen_share(data: Data) -> float:
-    """The share of test whose label train does not have."""
+def unseen_label_share(data: Data) -> float:
+    """Return the share of the test examples whose label does not occur in train."""
     return float((~torch.isin(data.test.labels, data.train.labels)).double().mean())
 
 
-def needed(config: RunConfig) -> int:
-    """Calibration examples without which a cut-off is infinite."""
+def min_calibration(config: RunConfig) -> int:
+    """Return the smallest number of calibration examples for which the cut-off is finite."""
     alpha, count = config.ownership.alpha, 0
     while (count + 1) * alpha < 1 - 1e-9:
         count += 1
     return count
 
 
-def tabulate(config: RunConfig, data: Data, banks: Banks) -> list[tuple[str | float | int | None, ...]]:
+def domain_rows(config: RunConfig, data: Data, banks: Banks) -> list[Row]:
+    """Return a row per domain: sizes, accuracies, calibration examples, and whether its expert can be active."""
     residual = config.main_bank("residual")
     bank_id = residual if residual in banks else config.main_bank("standalone")
     parts = banks[bank_id]
     rule = rules.get_rule("red" if bank_id == residual else "moe")
-    base = parts.base.argmax(-1) == parts.labels
-    composed = predict(rule, parts, rule.weights(parts)) == parts.labels
-    held = data.validation.domains[split_validation(data, config.ownership.calibration, config.seeds[0])[1]]
-    rows: list[tuple[str | float | int | None, ...]] = []
+    base_correct = parts.base.argmax(-1) == parts.labels
+    composed_correct = predict(rule, parts, rule.weights(parts)) == parts.labels
+    _, calibration_rows = split_validation(data, config.ownership.calibration, config.seeds[0])
+    calibration_domains = data.validation.domains[calibration_rows]
+    rows: list[Row] = []
     for index, name in enumerate(data.domains):
         counts = [int((split.domains == index).sum()) for split in (data.train, data.validation, data.test)]
         labels = len(data.train.labels[data.train.domains == index].unique())
-        here = parts.domains == index
-        right = [float(found[here].double().mean()) if bool(here.any()) else None for found in (base, composed)]
-        calibration = int((held != index).sum())
-        rows.append((name, *counts, labels, *right, calibration, "yes" if calibration >= needed(config) else "no"))
+        inside = parts.domains == index
+        accuracies = [
+            float(correct[inside].double().mean()) if bool(inside.any()) else None
+            for correct in (base_correct, composed_correct)
+        ]
+        calibration = int((calibration_domains != index).sum())
+        active = "yes" if calibration >= min_calibration(config) else "no"
+        rows.append((name, *counts, labels, *accuracies, calibration, active))
     return rows

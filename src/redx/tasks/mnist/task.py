@@ -1,4 +1,4 @@
-"""MNIST in five label-pair domains: {0,1}, {2,3}, {4,5}, {6,7}, {8,9}, an expert each."""
+"""MNIST in five domains of two digits: {0,1}, {2,3}, {4,5}, {6,7}, {8,9}, with one expert per domain."""
 
 from __future__ import annotations
 
@@ -12,62 +12,66 @@ from redx.errors import RedxError
 from redx.seeding import generator
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.mnist import download
+from redx.tasks.options import MNIST
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 DOMAINS = ("0-1", "2-3", "4-5", "6-7", "8-9")
-VALIDATION = 6000
+VALIDATION = 6000  # images of the training set that are kept for validation
 
 
 def load(config: RunConfig, seed: int) -> Data:
-    """54,000 / 6,000 / 10,000 images; the first two by seed, stratified by domain; a limit shortens all three alike."""
+    """Return 54,000 images for train, 6,000 for validation and 10,000 for test.
+
+    Train and validation are drawn by seed, stratified by domain. A limit shortens all three splits alike.
+    """
     import torch
 
     folder = download.mnist_folder(Path(config.data_dir) if config.data_dir else None)
     images, labels, test_images, test_labels = download.read_mnist(folder)
     domains = labels // 2
     draw = generator(seed, "mnist", "split")
-    held = []
+    by_domain = []
     for domain in range(len(DOMAINS)):
         rows = torch.nonzero(domains == domain)[:, 0]
-        held.append(rows[torch.randperm(len(rows), generator=draw)])
-    counts = [round(VALIDATION * len(rows) / len(labels)) for rows in held]
+        by_domain.append(rows[torch.randperm(len(rows), generator=draw)])
+    counts = [round(VALIDATION * len(rows) / len(labels)) for rows in by_domain]
     counts[-1] = VALIDATION - sum(counts[:-1])
-    chosen = torch.zeros(len(labels), dtype=torch.bool)
-    for rows, count in zip(held, counts, strict=True):
-        chosen[rows[:count]] = True
+    held_out = torch.zeros(len(labels), dtype=torch.bool)
+    for rows, count in zip(by_domain, counts, strict=True):
+        held_out[rows[:count]] = True
     every = Split(images, labels, domains)
-    train, validation = every.only(torch.nonzero(~chosen)[:, 0]), every.only(torch.nonzero(chosen)[:, 0])
-    part = min(1.0, (config.limit or len(train)) / len(train))
+    train, validation = every.only(torch.nonzero(~held_out)[:, 0]), every.only(torch.nonzero(held_out)[:, 0])
+    share = min(1.0, (config.limit or len(train)) / len(train))
     return Data(
-        train=shorten(train, part, draw),
-        validation=shorten(validation, part, draw),
-        test=shorten(Split(test_images, test_labels, test_labels // 2), part, draw),
+        train=shorten(train, share, draw),
+        validation=shorten(validation, share, draw),
+        test=shorten(Split(test_images, test_labels, test_labels // 2), share, draw),
         domains=DOMAINS,
         classes=tuple(map(str, range(10))),
         split="disjoint",
-        seen_in_train=share_seen(test_images, images[~chosen]),
+        seen_in_train=share_seen(test_images, images[~held_out]),
     )
 
 
-def shorten(split: Split, part: float, draw: Generator) -> Split:
-    """A random part of a split."""
+def shorten(split: Split, share: float, draw: Generator) -> Split:
+    """Return a random share of a split, in the order of the split."""
     import torch
 
-    if part == 1:
+    if share == 1:
         return split
-    return split.only(torch.randperm(len(split), generator=draw)[: round(part * len(split))].sort().values)
+    return split.only(torch.randperm(len(split), generator=draw)[: round(share * len(split))].sort().values)
 
 
 def share_seen(test: Tensor, train: Tensor) -> float:
-    """The share of test images that stand in train byte for byte."""
+    """Return the share of the test images that also occur in train, byte for byte."""
     known = {image.tobytes() for image in train.numpy()}
     return sum(image.tobytes() in known for image in test.numpy()) / len(test)
 
 
 def read(inputs: Sequence[Any] | Tensor) -> Tensor:
-    """Grey images of 28 × 28 with values 0 to 255: (N, 28, 28)."""
+    """Return grey images of 28 × 28 with values 0 to 255: (N, 28, 28)."""
     import torch
 
     try:
@@ -79,8 +83,8 @@ def read(inputs: Sequence[Any] | Tensor) -> Tensor:
     return images
 
 
-def paper() -> RunConfig:
-    """The papers' own recipe: a small base, linear corrections to the logits at scale 0.1, no anchors."""
+def paper_config() -> RunConfig:
+    """Return the settings of the papers: a small base, linear corrections to the logits at scale 0.1, no anchors."""
     training = TrainingConfig(epochs=30, lr=1e-3, patience=3, warmup=0, schedule="constant")
     linear = BankConfig(shape="linear", training=training)
     return RunConfig(
@@ -101,14 +105,14 @@ def paper() -> RunConfig:
     )
 
 
-def settings(preset: str, backbone: str, base: BaseConfig, epochs: int) -> RunConfig:
-    """Banks plain and anchored, the anchored one also with conformal ownership, and pooled heads.
+def preset_config(preset: str, backbone: str, base: BaseConfig, epochs: int) -> RunConfig:
+    """Return the settings of a preset: the compared banks and pooled heads, with conformal cut-offs.
 
-    The choices are the best of the grid in benchmarks/tune_mnist.py, which docs/mnist.md shows.
+    The choices are the best of the grid in benchmarks/tune_mnist.py, which docs/results/mnist.md shows.
     """
     training = TrainingConfig(epochs=epochs, batch=256, virtual_batch=256, lr=2e-3, weight_decay=1e-2, warmup=0.1)
-    corrected = BankConfig(shape="lowrank", hidden=64, dropout=0.3, training=training)
-    anchored = corrected.model_copy(update={"anchor": "margin", "anchor_weight": 1.0, "smoothing": 0.003})
+    lowrank = BankConfig(shape="lowrank", hidden=64, dropout=0.3, training=training)
+    anchored = lowrank.model_copy(update={"anchor": "margin", "anchor_weight": 1.0, "smoothing": 0.003})
     head = BankConfig(shape="mlp", hidden=128, depth=1, training=training.model_copy(update={"lr": 1e-3}))
     linear = BankConfig(shape="linear", dropout=0.3, training=training.model_copy(update={"lr": 5e-3}))
     return RunConfig(
@@ -117,20 +121,20 @@ def settings(preset: str, backbone: str, base: BaseConfig, epochs: int) -> RunCo
         backbone=backbone,
         base=base,
         banks={
-            **compared_banks(corrected, anchored, head),
+            **compared_banks(lowrank, anchored, head),
             BankId("standalone", "linear"): linear,
             BankId("pooled", "linear"): linear,
             BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
         main=MAIN_BANKS,
         ownership=OwnershipConfig(
-            contradict=True, bank=corrected.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
+            contradict=True, bank=lowrank.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
         ),
         router=RouterConfig(dropout=0.3, training=training),
     )
 
 
-strong = BaseConfig(
+STRONG_BASE = BaseConfig(
     augment=True,
     copies=5,
     dropout=0.4,
@@ -139,17 +143,18 @@ strong = BaseConfig(
 TASKS = {
     "mnist": Task(
         "mnist",
-        "MNIST in five label-pair domains: experts trained apart, recomposed, proven against any router.",
+        "MNIST in five label-pair domains: experts trained apart, recomposed, certified against any router.",
         {
             # redx run mnist --preset quick: a minute; base 0.96, red at least the base under any router.
-            "quick": settings("quick", "cnn-small", BaseConfig(training=TrainingConfig(epochs=4)), 3),
+            "quick": preset_config("quick", "cnn-small", BaseConfig(training=TrainingConfig(epochs=4)), 3),
             # redx run mnist: under four minutes a seed on two cores; base 0.993, red 0.994, any router 0.992.
-            "default": settings("default", "cnn", strong, 20),
+            "default": preset_config("default", "cnn", STRONG_BASE, 20),
             # redx run mnist --preset paper: two minutes; base 0.949, red 0.956, any router 0.09.
-            "paper": paper(),
+            "paper": paper_config(),
         },
         load,
         read,
         study="redx.tasks.studies.safety",
+        options=MNIST,
     )
 }

@@ -1,4 +1,4 @@
-"""What MNIST shows beyond the rules: the price of safety, experts out of turn, and what joint training brings."""
+"""The study of safety: accuracy against α, false activations, plain against anchored experts, joint training."""
 
 from __future__ import annotations
 
@@ -24,160 +24,176 @@ from redx.training import features
 from redx.training.banks import train_jointly
 
 ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001)
+PLAIN, ANCHORED = BankId("residual", "plain"), BankId("residual", "anchored")
+OWN_ACTIVE = "own expert speaks"  # the key in summary.json: share of examples on which the own expert is active
+
+Curve = dict[str, dict[str, float]]  # figures by α
 
 
 def study(
     config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks], train: bool = True
 ) -> Study:
-    """All findings, of every seed; those that `train` something, of the first alone."""
+    """Return the results of every seed; experiments that train something, if `train`, are of the first seed alone."""
     facts: dict[str, Any] = {"seeds": list(config.seeds)}
     tables, figures = [], []
     if any(bank.owned for bank in config.banks.values()):
-        curve = price(config, data, models, parts)
-        silence, facts["out_of_turn"] = keep_silent(config, data, models)
+        curve = price_of_safety(config, data, models, parts)
+        activations, facts["out_of_turn"] = false_activations(config, data, models)
         facts["price_of_safety"] = curve
-        tables += [_price_table(curve), silence]
-        figures.append(_price_figure(curve, _mean_of(parts, "base"), _mean_of(parts, "global")))
-    tables.append(square(parts))
-    if train and BankId("residual", "plain") in models[config.seeds[0]].banks and config.router.is_trained:
-        first = config.seeds[0]
-        joint, facts["integration"] = integrate(config, data[first], models[first], parts[first], first)
+        tables += [_price_table(curve), activations]
+        figures.append(_price_figure(curve, _mean_accuracy(parts, "base"), _mean_accuracy(parts, "global")))
+    tables.append(compare_forms(parts))
+    first = config.seeds[0]
+    if train and PLAIN in models[first].banks and config.router.is_trained:
+        joint, facts["integration"] = joint_training(config, data[first], models[first], parts[first], first)
         tables.append(joint)
     if library.has_keys(config):
-        moved = library.study(config, data, models, train)
-        facts, tables = facts | moved.facts, [*tables, *moved.tables]
+        changes = library.study(config, data, models, train)
+        facts, tables = facts | changes.facts, [*tables, *changes.tables]
     return Study(facts, tuple(tables), tuple(figures))
 
 
-def right_share(rule: str, parts: Parts, weights: Tensor | None = None) -> float:
-    found = rules.get_rule(rule)
-    said = predict(found, parts, found.weights(parts) if weights is None else weights)
-    return float((said == parts.labels).double().mean())
+def accuracy(name: str, parts: Parts, weights: Tensor | None = None) -> float:
+    """Return the accuracy of a rule, with its own weights or with these, (N, K)."""
+    rule = rules.get_rule(name)
+    predicted = predict(rule, parts, rule.weights(parts) if weights is None else weights)
+    return float((predicted == parts.labels).double().mean())
 
 
-def square(parts: dict[int, Banks]) -> Table:
-    """Residual or standalone, plain or anchored: which of the two is it that makes experts safe?"""
-    swap = noise.get_noise("swap")
+def certified_accuracy(name: str, parts: Parts) -> float:
+    """Return the accuracy of a rule against the worst router (ε = 1)."""
+    certified = certify(rules.get_rule(name), parts)
+    return certificate.certified_accuracy(certified.radius, certified.predicted == parts.labels, 1.0)
+
+
+def swapped_accuracy(name: str, parts: Parts, seed: int) -> float:
+    """Return the accuracy of a rule where every example is sent to a wrong expert."""
+    draw = generator(seed, "noise", "swap", 1.0)
+    return accuracy(name, parts, noisy_weights(rules.get_rule(name), parts, noise.get_noise("swap"), 1.0, draw))
+
+
+def compare_forms(parts: dict[int, Banks]) -> Table:
+    """Return a table of residual and standalone experts, plain and anchored: means over the seeds."""
     rows = []
     for bank_id, rule in (
         (BankId("standalone", "plain"), "moe"),
         (BankId("standalone", "anchored"), "moe"),
-        (BankId("residual", "plain"), "red"),
-        (BankId("residual", "anchored"), "red"),
+        (PLAIN, "red"),
+        (ANCHORED, "red"),
     ):
-        found = []
-        for seed, banks in parts.items():
-            if bank_id in banks:
-                some, chosen = banks[bank_id], rules.get_rule(rule)
-                noisy = noisy_weights(chosen, some, swap, 1.0, generator(seed, "noise", "swap", 1.0))
-                judged = certify(chosen, some)
-                worst = certificate.certified_accuracy(judged.radius, judged.predicted == some.labels, 1.0)
-                found.append((right_share(rule, some), right_share(rule, some, noisy), worst))
-        if found:
-            rows.append((*bank_id, *(sum(column) / len(found) for column in zip(*found, strict=True))))
+        by_seed = [
+            (
+                accuracy(rule, banks[bank_id]),
+                swapped_accuracy(rule, banks[bank_id], seed),
+                certified_accuracy(rule, banks[bank_id]),
+            )
+            for seed, banks in parts.items()
+            if bank_id in banks
+        ]
+        if by_seed:
+            rows.append((*bank_id, *(sum(column) / len(by_seed) for column in zip(*by_seed, strict=True))))
     columns = ("experts", "training", "clean", "always a wrong expert", "any router (ε = 1)")
     note = "Standalone heads are mixed by `moe`, residual experts by `red`, with the same router; no cut-offs."
     return Table("Residual or standalone, plain or anchored", columns, tuple(rows), note)
 
 
-def price(
+def price_of_safety(
     config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]
-) -> dict[str, dict[str, float]]:
-    """Clean and certified accuracy against α, the mean over the seeds."""
-    red, swap = rules.get_rule("red"), noise.get_noise("swap")
-    curve: dict[str, dict[str, float]] = {}
+) -> Curve:
+    """Return clean and certified accuracy of anchored experts with cut-offs at every α: means over the seeds."""
+    curve: Curve = {}
     for alpha in ALPHAS:
-        figures: dict[str, list[float]] = {}
+        by_seed: dict[str, list[float]] = {}
         for seed, model in models.items():
-            spoken = _spoken(config, data[seed], model, alpha)
-            free = parts[seed][BankId("residual", "anchored")]
-            bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
-            judged = certify(red, bound)
-            noisy = noisy_weights(red, bound, swap, 1.0, generator(seed, "noise", "swap", 1.0))
-            found = {
-                "clean": right_share("red", bound),
-                "sum": right_share("sum", bound),
-                "swap": right_share("red", bound, noisy),
-                "certified": certificate.certified_accuracy(judged.radius, judged.predicted == bound.labels, 1.0),
-                "own expert speaks": float(
-                    (spoken & rules.get_rule("red-oracle").weights(bound).bool()).any(1).double().mean()
-                ),
+            active = active_experts(config, data[seed], model, alpha)
+            uncut = parts[seed][ANCHORED]
+            cut = dataclasses.replace(uncut, residuals=uncut.residuals * active[..., None])
+            own = rules.get_rule("red-oracle").weights(cut).bool()  # (N, K)
+            figures = {
+                "clean": accuracy("red", cut),
+                "sum": accuracy("sum", cut),
+                "swap": swapped_accuracy("red", cut, seed),
+                "certified": certified_accuracy("red", cut),
+                OWN_ACTIVE: float((active & own).any(1).double().mean()),
             }
-            for name, value in found.items():
-                figures.setdefault(name, []).append(value)
-        curve[f"{alpha:g}"] = {name: sum(values) / len(values) for name, values in figures.items()}
+            for name, value in figures.items():
+                by_seed.setdefault(name, []).append(value)
+        curve[f"{alpha:g}"] = {name: sum(values) / len(values) for name, values in by_seed.items()}
     return curve
 
 
-def _spoken(config: RunConfig, data: Data, model: Model, alpha: float) -> Tensor:
+def active_experts(config: RunConfig, data: Data, model: Model, alpha: float) -> Tensor:
+    """Return which experts are active on which test examples, with cut-offs at α: (N, K)."""
     return model.experts.active(features.embed_split(config, model.base, data.test).inputs, alpha)
 
 
-def _price_table(curve: dict[str, dict[str, float]]) -> Table:
-    columns = ("α", *next(iter(curve.values())))
+def _price_table(curve: Curve) -> Table:
+    names = next(iter(curve.values()))
+    columns = ("α", *("own expert active" if name == OWN_ACTIVE else name for name in names))
     rows = tuple((alpha, *figures.values()) for alpha, figures in curve.items())
     note = "Anchored residual experts with cut-offs at α; certified is ε = 1, the worst router there could be."
     return Table("The price of safety", columns, rows, note)
 
 
-def _price_figure(curve: dict[str, dict[str, float]], base: float, pooled: float | None) -> Figure:
-    where = tuple(map(float, curve))
-    names = {"clean": "clean", "sum": "sum, no router", "swap": "always a wrong expert", "certified": "worst router"}
-    lines = [Line(told, where, tuple(found[name] for found in curve.values())) for name, told in names.items()]
-    lines.append(Line("base", where, (base,) * len(where), dashed=True))
+def _price_figure(curve: Curve, base: float, pooled: float | None) -> Figure:
+    alphas = tuple(map(float, curve))
+    titles = {"clean": "clean", "sum": "sum, no router", "swap": "always a wrong expert", "certified": "worst router"}
+    lines = [Line(title, alphas, tuple(figures[name] for figures in curve.values())) for name, title in titles.items()]
+    lines.append(Line("base", alphas, (base,) * len(alphas), dashed=True))
     if pooled is not None:
-        lines.append(Line("global", where, (pooled,) * len(where), dashed=True))
-    panel = Panel(
-        "", "α, share of cases in which an expert may speak out of turn", "accuracy", tuple(lines), log_x=True
-    )
+        lines.append(Line("global", alphas, (pooled,) * len(alphas), dashed=True))
+    axis = "α, share of examples of other domains on which an expert may be active"
+    panel = Panel("", axis, "accuracy", tuple(lines), log_x=True)
     return Figure("price-of-safety", "The price of safety: clean and certified accuracy against α.", (panel,))
 
 
-def _mean_of(parts: dict[int, Banks], rule: str) -> float:
-    bank_id = {"base": BankId("residual", "anchored"), "global": BankId("pooled", "mlp")}[rule]
-    shares = [right_share(rule, banks[bank_id]) for banks in parts.values() if bank_id in banks]
+def _mean_accuracy(parts: dict[int, Banks], rule: str) -> float:
+    """Return the accuracy of `base` or `global`, the mean over the seeds that have its bank."""
+    bank_id = {"base": ANCHORED, "global": BankId("pooled", "mlp")}[rule]
+    shares = [accuracy(rule, banks[bank_id]) for banks in parts.values() if bank_id in banks]
     return sum(shares) / max(1, len(shares))
 
 
-def keep_silent(config: RunConfig, data: dict[int, Data], models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
-    """How often each expert speaks out of turn on test, beside what was promised."""
+def false_activations(
+    config: RunConfig, data: dict[int, Data], models: dict[int, Model]
+) -> tuple[Table, dict[str, Any]]:
+    """Return how often every expert is active on test examples of other domains, with the bound α."""
     rows, facts = [], {}
-    places = {seed: model.expert_index(data[seed].test.domains) for seed, model in models.items()}
-    names = models[config.seeds[0]].experts.names
-    outside = [int((places[config.seeds[0]] != index).sum()) for index in range(len(names))]
+    owners = {seed: model.expert_index(data[seed].test.domains) for seed, model in models.items()}
+    first = config.seeds[0]
+    names = models[first].experts.names
+    outside = [int((owners[first] != index).sum()) for index in range(len(names))]
     for alpha in (0.01, 0.003, 0.001):
-        shares = [
-            false_activation_rate(_spoken(config, data[seed], model, alpha), places[seed])
+        rates = [
+            false_activation_rate(active_experts(config, data[seed], model, alpha), owners[seed])
             for seed, model in models.items()
         ]
-        mean = torch.stack(shares).mean(0).tolist()
+        mean = torch.stack(rates).mean(0).tolist()
         rows.append((f"{alpha:g}", *mean, sum(mean) / len(mean)))
-        low = [wilson_interval(share, count)[0] for share, count in zip(mean, outside, strict=True)]
+        low = [wilson_interval(rate, count)[0] for rate, count in zip(mean, outside, strict=True)]
         facts[f"{alpha:g}"] = {
             "per_expert": dict(zip(names, mean, strict=True)),
             "within_sampling_error": all(bound <= alpha for bound in low),
         }
-    note = "Share of test examples outside its domain on which an expert speaks; promised: at most α on average."
-    return Table("Speaking out of turn", ("α", *names, "mean"), tuple(rows), note), facts
+    note = "Share of test examples outside its domain on which an expert is active; the bound is α on average."
+    return Table("False activations", ("α", *names, "mean"), tuple(rows), note), facts
 
 
-def integrate(config: RunConfig, data: Data, model: Model, banks: Banks, seed: int) -> tuple[Table, dict[str, Any]]:
-    """What stage 4 would bring, which needs all domains' data in one place; `--integrate` makes it part of a run."""
+def joint_training(
+    config: RunConfig, data: Data, model: Model, banks: Banks, seed: int
+) -> tuple[Table, dict[str, Any]]:
+    """Return what joint training of plain experts and router (stage 4) would change; `--integrate` adds it to a run."""
     train, test = (features.embed_split(config, model.base, split) for split in (data.train, data.test))
-    plain = BankId("residual", "plain")
-    training = config.banks[plain].training
+    training = config.banks[PLAIN].training
     assert model.router is not None
-    bank, router = train_jointly(training, model.bank(plain), model.router.network, model.base, train, seed)
-    before = banks[plain]
+    bank, router = train_jointly(training, model.bank(PLAIN), model.router.network, model.base, train, seed)
+    before = banks[PLAIN]
     with torch.no_grad():
         after = dataclasses.replace(before, residuals=run_bank(bank, test.inputs), gates=router(test.inputs))
     rows, facts = [], {}
     for name, parts in {"trained apart": before, "after joint training": after}.items():
-        judged = certify(rules.get_rule("red"), parts)
-        worst = certificate.certified_accuracy(judged.radius, judged.predicted == parts.labels, 1.0)
-        facts[name] = {"clean": right_share("red", parts), "certified": worst}
+        facts[name] = {"clean": accuracy("red", parts), "certified": certified_accuracy("red", parts)}
         rows.append((name, *facts[name].values()))
-    note = "Plain residual experts of the first seed; joint training needs all domains' data in one place."
-    return Table(
-        "What joint training would bring (stage 4)", ("red", "clean", "certified ε=1"), tuple(rows), note
-    ), facts
+    columns = ("red", "clean", "certified ε=1")
+    note = "Plain residual experts of the first seed; joint training needs the data of all domains together."
+    return Table("What joint training would change (stage 4)", columns, tuple(rows), note), facts

@@ -1,1 +1,1 @@
-"""The toy experiments: which experts survive mixing?"""
+"""The toy experiments: experts that add numbers, and what happens when they are mixed."""

@@ -1,4 +1,4 @@
-"""The decomposers by name, behind one small interface: texts to programs."""
+"""Decomposers, which take sentences to programs, by name and behind one interface."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ if TYPE_CHECKING:
 
 
 class Decomposer(Protocol):
-    """Reads sentences; what cannot be read gives its refusal, in its place."""
+    """Takes sentences to programs."""
 
-    def decompose(self, texts: Sequence[str]) -> list[Program | RedxError]: ...
+    def decompose(self, texts: Sequence[str]) -> list[Program | RedxError]:
+        """Return a program for every text, or the error of a text that cannot be read."""
+        ...
 
-    def tensors(self) -> dict[str, Tensor]: ...
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the trained tensors by name, to be saved."""
+        ...
 
 
 def train_decomposer(name: str, seed: int, backbone: str) -> Decomposer:
-    """Train a decomposer from its seed."""
+    """Return a newly trained decomposer: `pointer`, or `lm` on this backbone."""
     if name == "pointer":
         return PointerDecomposer.train(seed)
     from redx.tasks.arithmetic.decomposers.language_model import LMDecomposer
@@ -31,7 +35,7 @@ def train_decomposer(name: str, seed: int, backbone: str) -> Decomposer:
 
 
 def restore_decomposer(name: str, tensors: dict[str, Tensor], backbone: str) -> Decomposer:
-    """A trained decomposer from its file."""
+    """Return the decomposer whose `tensors` these are."""
     if name == "pointer":
         return PointerDecomposer.from_tensors(tensors)
     from redx.tasks.arithmetic.decomposers.language_model import LMDecomposer

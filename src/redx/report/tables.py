@@ -1,0 +1,152 @@
+"""The tables of a report, made from summary.json, and the format of their cells."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redx.composition import noise
+from redx.composition.rules import RULES, RuleId
+from redx.config import RunConfig
+from redx.report.content import Table
+
+Cell = str | float | int | None
+Summary = dict[str, Any]  # summary.json, or a part of it
+
+
+def name_banks(config: RunConfig, rules: Summary) -> Summary:
+    """Return the figures of every rule and bank once, by the name in the first column of the tables.
+
+    Parameters
+    ----------
+    config
+        Settings of the run, which name the main banks.
+    rules
+        The section `rules` of summary.json, in which a main bank occurs as `RULE/BANK` and as `RULE`.
+
+    Returns
+    -------
+    dict
+        Figures by `RULE/BANK`, or by `RULE` if the rule has no bank. † marks the main bank of a rule with several.
+    """
+    banks: dict[str, list[str]] = {}
+    for name in rules:
+        rule, bank = RuleId.parse(name)
+        banks.setdefault(rule, []).extend([bank] if bank else [])
+    named = {}
+    for name, entry in rules.items():
+        rule, bank = RuleId.parse(name)
+        form = RULES[rule].form if rule in RULES else ""
+        main = len(banks[rule]) > 1 and config.main.get(form) == bank
+        if bank or not banks[rule]:
+            named[f"{name} †" if main else name] = entry
+    return named
+
+
+def rules_table(rules: Summary, interval: str) -> Table:
+    """Return the table of the main figures of every rule.
+
+    Parameters
+    ----------
+    rules
+        Figures by name, as `name_banks` returns them.
+    interval
+        How the intervals of the accuracy were computed.
+
+    Returns
+    -------
+    Table
+        One row per rule: accuracy with interval, worst domain, F1, ECE, certified accuracy, swap noise, harm, help.
+    """
+    epsilons = sorted({epsilon for entry in rules.values() for epsilon in entry.get("certified", {})}, key=float)
+    columns = ("rule", "accuracy", "worst domain", "macro-F1", "ECE")
+    columns += (*(f"certified ε={epsilon}" for epsilon in epsilons), "swap 1", "harm", "help")
+    rows: list[tuple[Cell, ...]] = []
+    for name, entry in rules.items():
+        mean, low, high = (format_value(entry["accuracy"][key]) for key in ("mean", "low", "high"))
+        certified = (entry.get("certified", {}).get(epsilon) for epsilon in epsilons)
+        swapped = entry.get("noise", {}).get("swap", {}).get("1")
+        clean = (entry.get(key) for key in ("worst_domain", "macro_f1", "ece"))
+        rows.append(
+            (name, f"{mean} [{low}, {high}]", *clean, *certified, swapped, entry.get("harm"), entry.get("help"))
+        )
+    note = (
+        f"Intervals: {interval}. Certified ε: accuracy if an adversary may move a share ε of the routing weight; at "
+        "ε=1 it is the accuracy with the worst possible router. Swap 1: accuracy if the router always chooses a wrong "
+        "expert. Harm: share of questions that the base answers correctly and the rule does not; help: the reverse."
+    )
+    marked = (
+        " †: the main bank, which the rule reads if no bank is named." if any("†" in name for name in rules) else ""
+    )
+    return Table("", columns, tuple(rows), note + marked)
+
+
+def domains_table(rules: Summary, order: Sequence[str]) -> Table:
+    """Return the table of accuracy by rule and domain; domains that `order` does not name come last."""
+    present = {domain: None for entry in rules.values() for domain in entry.get("per_domain", {})}
+    domains = list(dict.fromkeys([*(domain for domain in order if domain in present), *present]))
+    rows = ((name, *(entry.get("per_domain", {}).get(domain) for domain in domains)) for name, entry in rules.items())
+    return Table("", ("rule", *domains), tuple(rows))
+
+
+def classes_table(rules: Summary) -> Table:
+    """Return the table of F1 by rule and class; it has no rows if there are more than 20 classes."""
+    classes = list(dict.fromkeys(label for entry in rules.values() for label in entry.get("per_class", {})))
+    rows = ((name, *(entry["per_class"][label]["f1"] for label in classes)) for name, entry in rules.items())
+    note = "Precision, recall and the confusion matrix of every rule and seed are in results.jsonl."
+    return Table("", ("rule", *classes), tuple(rows) if 0 < len(classes) <= 20 else (), note)
+
+
+def noise_area_table(rules: Summary) -> Table:
+    """Return the table of the area under the noise curve by rule and kind of noise."""
+    kinds = list(dict.fromkeys(kind for entry in rules.values() for kind in entry.get("noise_area", {})))
+    rows = ((name, *(entry.get("noise_area", {}).get(kind) for kind in kinds)) for name, entry in rules.items())
+    note = "An area of 1 means that all answers are correct at every noise level from 0 to 1."
+    return Table("Area under the noise curve", ("rule", *kinds), tuple(rows) if kinds else (), note)
+
+
+def cost_table(cost: Summary) -> Table:
+    """Return the table of seconds by stage, peak memory, and parameters by module."""
+    seconds = [(stage, f"{value:,.2f}", "s") for stage, value in cost.get("seconds", {}).items()]
+    memory = [("peak memory", f"{cost['peak_memory_mb']:,.0f}", "MB")] if "peak_memory_mb" in cost else []
+    sizes = [(part, format_value(value), "parameters") for part, value in cost.get("parameters", {}).items()]
+    rows = (*seconds, *memory, *sizes)
+    return Table("", ("stage or part", "amount", "unit"), rows, "Seconds are summed over the seeds.")
+
+
+def glossary() -> tuple[Table, ...]:
+    """Return the tables that explain rules and noise, with the first sentences of their docstrings."""
+
+    def meanings(objects: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+        return tuple((name, (type(value).__doc__ or "").partition("\n")[0]) for name, value in objects.items())
+
+    rules, kinds = meanings(RULES), meanings(noise.NOISES)
+    return Table("Rules", ("rule", "meaning"), rules), Table("Noise", ("kind", "meaning"), kinds)
+
+
+def format_value(value: Cell) -> str:
+    """Return a cell as text: four decimals for a share, thousands separators for a count, — for a missing value.
+
+    Examples
+    --------
+    >>> format_value(0.51234), format_value(1234), format_value(None)
+    ('0.5123', '1,234', '—')
+    """
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return "—"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if abs(value) >= 10:
+        return f"{value:.1f}"
+    return f"{value:.1e}" if 0 < abs(value) < 5e-5 else f"{value:.4f}"
+
+
+def numeric_columns(table: Table) -> list[bool]:
+    """Return for every column of a table whether all its cells are numbers, which are aligned to the right."""
+    number = re.compile(r"—|[-+]?\d[\d.,]*(e[-+]\d+)?( \[.*)?")
+    columns = range(len(table.columns))
+    return [all(number.fullmatch(format_value(row[column])) for row in table.rows) for column in columns]
