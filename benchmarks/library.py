@@ -19,12 +19,13 @@ from pathlib import Path
 import torch
 
 import redx
+from redx.composition.rules import RuleId
 from redx.models import banks
 from redx.models.banks import build_bank
 from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
-from redx.models.router import NetworkRouter
+from redx.models.router import NetworkRouter, TrainedRouter
 from redx.seeding import generator
 
 BATCH, TOP = 64, 2
@@ -77,33 +78,32 @@ def changes(model: Model) -> None:
 
 def many(model: Model, inputs: torch.Tensor, count: int) -> None:
     """A library of random experts on disk, loaded lazily and asked sparsely."""
-    key = _key(model)
-    settings = model.config.banks[key]
+    bank_id = model.config.trained_as(model.config.main_bank("residual"))
+    settings = model.config.banks[bank_id]
     with tempfile.TemporaryDirectory() as scratch:
         names = [f"expert {number}" for number in range(count)]
         for name in names:
             bank = build_bank(settings, 1, model.base)
             banks.initialise_bank(bank, [generator(0, name)])
-            tensors = {f"{key}.{part}": value for part, value in banks.split_bank(bank)[0].items()}
-            Expert({"domain": name, "banks": {key: settings.model_dump(mode="json")}}, tensors).save(
-                Path(scratch, name)
-            )
+            tensors = {f"{bank_id}.{part}": value for part, value in banks.split_bank(bank)[0].items()}
+            info = {"domain": name, "banks": {str(bank_id): settings.model_dump(mode="json")}}
+            Expert(info, tensors).save(Path(scratch, name))
         before = _memory()
         began = time.perf_counter()
         found = {name: Expert.open(Path(scratch, name)) for name in names}
-        library = ExpertLibrary(found, model.base, {key: settings}, model.experts.ownership)
+        library = ExpertLibrary(found, model.base, {bank_id: settings}, model.experts.ownership)
         router = NetworkRouter(model.base.width, count)
-        router.standardise(model.base.embed(model.read(inputs)))
+        router.fit(model.base.embed(model.read(inputs)))
         torch.nn.init.normal_(router.layers[-1].weight, generator=generator(0, "router"))  # pyright: ignore[reportArgumentType]
-        facts = dataclasses.replace(model.info, routed=library.names)
+        info = dataclasses.replace(model.info, routed=library.names)
         sparse = dataclasses.replace(
             model,
             experts=library,
-            router=router,
-            facts=facts,
+            router=TrainedRouter(router, library.names),
+            info=info,
             fixed={},
             joint_routers={},
-            rule=f"red/{key.split('/')[1]}",
+            rule=str(RuleId("red", bank_id.name)),
         )
         loaded = time.perf_counter() - began
         began = time.perf_counter()
@@ -114,11 +114,6 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
         everybody = _median(lambda: sparse.predict(inputs), 3)
         row = [f"{1e3 * each:7.2f} ms" for each in (loaded, first, batch, everybody)]
         print(f"{count:>8}  {row[0]:>9}  {row[1]:>12}  {row[2]:>9}  {row[3]:>9}  {read:>5}  {memory:>7.1f} MB")
-
-
-def _key(model: Model) -> str:
-    main = f"residual/{model.config.main['residual']}"
-    return model.config.banks[main].of or main
 
 
 def _median(do: Callable[[], object], times: int = 20) -> float:

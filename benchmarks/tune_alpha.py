@@ -14,6 +14,7 @@ import torch
 
 from redx.composition import certificate, rules
 from redx.composition.evaluation import certify
+from redx.config import BankId
 from redx.runs.folder import load, read_config
 from redx.tasks import get_task
 from redx.training import datasets, features
@@ -32,7 +33,7 @@ def main() -> None:
         model, data = load(folder, seed), get_task(config.task).load(config, seed)
         choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         held = features.embed_split(config, model.base, data.validation).only(choose)
-        free = model.parts_of(held.inputs, ("residual", "anchored"), held.labels, held.domains)
+        free = model.parts_of(held.inputs, BankId("residual", "anchored"), held.labels, held.domains)
         for alpha in (None, *ALPHAS):
             spoken = (
                 model.experts.active(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)

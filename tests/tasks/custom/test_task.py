@@ -19,7 +19,7 @@ from redx.errors import RedxError
 from redx.io.files import natural_order
 from redx.runs.presets import configure
 from redx.tasks import get_task
-from redx.tasks.custom.task import folders
+from redx.tasks.custom.loading import folder_names
 
 FEW: dict[str, Any] = {"epochs": {"base": 3, "experts": 2, "router": 2}}
 
@@ -161,7 +161,7 @@ def test_a_given_split_keeps_labels_that_train_lacks(tmp_path: Path) -> None:
 
 def test_domains_become_distinct_names_of_folders() -> None:
     names = ["a/b", "a\\b", "..", "all", "Router", "A", "a", "x" * 300, "été 1", "  ", "c:d", "a_b"]
-    made = folders(names)
+    made = folder_names(names)
     assert len({name.casefold() for name in made}) == len(names)
     assert all(name and Path(name).name == name and name not in (".", "..", "all", "router") for name in made)
     assert made[8] == "été 1"

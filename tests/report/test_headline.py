@@ -1,4 +1,4 @@
-"""Sections of the report: the headline states gain and loss alike."""
+"""The headline of the report states gain and loss alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redx.report.sections import verdict
+from redx.report.headline import verdict
 
 
 @pytest.mark.parametrize(("worst", "words"), [(0.7, "0.1000 below the base"), (0.8, "does not fall below the base")])
