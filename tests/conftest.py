@@ -15,7 +15,7 @@ from helpers.commands import Answer, Ask
 from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import few_epochs, run_on_language_model
 from redx.cli import main
-from redx.io.files import read_json
+from redx.io.reading import read_json
 from redx.models.composed import Model
 
 torch.set_num_threads(1)

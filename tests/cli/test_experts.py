@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import redx
 from redx.cli import main
-from redx.io.files import read_json, write_json
+from redx.io.files import write_json
+from redx.io.reading import read_json
 from redx.models.composed import Model
 
 NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")

@@ -1,4 +1,7 @@
-"""Files that are written completely or not at all: bytes, JSON and tensors; and names that are safe for folders."""
+"""Files that are written completely or not at all: bytes, JSON and tensors; and names that are safe for folders.
+
+Files are read in `reading`.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,13 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from redx.errors import RedxError
 
-MAX_NAME = 100  # characters in the name of an expert
+MAX_NAME, MAX_NAME_BYTES = 100, 200  # characters and bytes in the name of an expert; a disk takes 255 bytes
 Tensors = dict[str, Tensor]
 
 
@@ -84,41 +85,9 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Return the value of a JSON file of a run folder.
-
-    Raises
-    ------
-    RedxError
-        If the file does not exist or is not JSON.
-    """
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; give the folder of a finished run, as made by `redx run`.") from error
-    except (OSError, ValueError) as error:
-        raise RedxError(f"{path} cannot be read (truncated or not JSON); delete it and repeat the run.") from error
-
-
 def write_tensors(path: Path, tensors: Tensors) -> None:
     """Write tensors by name as a safetensors file, completely or not at all."""
     write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
-
-
-def read_tensors(path: Path) -> Tensors:
-    """Return the tensors of a safetensors file by name.
-
-    Raises
-    ------
-    RedxError
-        If the file does not exist or is damaged.
-    """
-    try:
-        return load(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; repeat the `redx run` that writes it.") from error
-    except (OSError, SafetensorError) as error:
-        raise RedxError(f"{path} is truncated or not a safetensors file; delete it and repeat the run.") from error
 
 
 def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -135,7 +104,9 @@ def natural_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
     ['a9', 'a10']
     """
     pieces = re.split(r"([0-9]+)", name.casefold())  # text and numbers in turn
-    return [(0, int(piece), "") if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece], name
+    numbers = [piece.lstrip("0") for piece in pieces]  # compared by length first, since int() takes 4,300 digits only
+    keys = [(0, len(numbers[at]), numbers[at]) if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece]
+    return keys, name
 
 
 def to_safe_name(name: str) -> str:
@@ -147,7 +118,8 @@ def to_safe_name(name: str) -> str:
     'reviews_books'
     """
     allowed = re.sub(r'[\x00-\x1f\x7f/\\:*?"<>|]', "_", unicodedata.normalize("NFC", name))
-    return allowed[:MAX_NAME].strip(" .")
+    cut = allowed[:MAX_NAME].encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
+    return cut.strip(" .")
 
 
 def check_name(name: str) -> str:
@@ -155,6 +127,7 @@ def check_name(name: str) -> str:
     if not name or to_safe_name(name) != name:
         raise RedxError(
             f"An expert cannot be called {name[:MAX_NAME]!r}, since no folder can have this name; "
-            f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, and no dots or spaces at the ends.'
+            f"use at most {MAX_NAME} characters or {MAX_NAME_BYTES} bytes, no slashes, "
+            'none of : * ? " < > |, and no dots or spaces at the ends.'
         )
     return name
