@@ -7,6 +7,7 @@ import sys
 import typer
 
 from redx.cli import checkpoint, evaluate, experts, predict, resources, run
+from redx.cli.common import say
 from redx.errors import RedxError
 
 app = typer.Typer(
@@ -66,8 +67,8 @@ def main(words: list[str] | None = None) -> None:
     except RedxError as error:
         if debug:
             raise
-        typer.echo(f"redx: {error}", err=True)
+        say(f"redx: {error}", error=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("redx: interrupted; the same command continues where it stopped.", err=True)
+        say("redx: interrupted; the same command continues where it stopped.", error=True)
         sys.exit(130)

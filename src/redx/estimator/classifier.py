@@ -223,7 +223,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[self._logits(X, domains).argmax(1)]
 
     def certified_radius(self, X: Any, domains: Any = None) -> np.ndarray:
-        """Return ε* of each example, (N,): the share of routing mass that may be moved without changing the answer."""
+        """Return ε* of each example, (N,): the routing weight that may be moved without changing the answer."""
         rule, parts = self._parts(X, domains)
         return certify(rule, parts).radius.numpy()
 

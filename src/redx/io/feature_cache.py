@@ -214,9 +214,9 @@ class FeatureCache:
 
         path, index_path = self.folder / f"{name}.npy", self.folder / f"{name}.index.npy"
         try:
-            check_checksums(self.folder / f"{name}{CHECKSUMS}", [path, index_path])
             index = numpy.array(map_array(index_path, "r", ""))
             rows = map_array(path, "r", "")
+            check_checksums(self.folder / f"{name}{CHECKSUMS}", [path, index_path])
         except ChangedFile as error:
             raise self._unusable(str(error)) from error
         except (RedxError, OSError) as error:
@@ -289,13 +289,13 @@ def cached_rows(name: str, rows: int, compute: Callable[[], Iterable[Tensor]]) -
         except OSError as error:
             raise _cannot_write(path.parent, error) from error
     advice = "delete it and repeat the command"
+    array = map_array(path, "c", advice)  # copy on write: torch requires writable memory; the file stays as it is
+    if array.dtype != numpy.float32 or array.ndim != 2 or len(array) != rows:
+        raise RedxError(f"{path} does not hold {rows} rows of features; {advice}.")
     try:
         check_checksums(path.with_suffix(CHECKSUMS), [path])
     except ChangedFile as error:
         raise RedxError(f"{error}; {advice}.") from error
-    array = map_array(path, "c", advice)  # copy on write: torch requires writable memory; the file stays as it is
-    if array.dtype != numpy.float32 or array.ndim != 2 or len(array) != rows:
-        raise RedxError(f"{path} does not hold {rows} rows of features; {advice}.")
     return torch.from_numpy(array)
 
 

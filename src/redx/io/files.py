@@ -19,7 +19,12 @@ from torch import Tensor
 
 from redx.errors import RedxError
 
-MAX_NAME, MAX_NAME_BYTES = 100, 200  # characters and bytes in the name of an expert; a disk takes 255 bytes
+MAX_NAME = 100  # characters in the name of an expert
+MAX_NAME_BYTES = 200  # in UTF-8; common file systems allow 255
+FORBIDDEN = set('/\\:*?"<>|')
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # control, format (such as U+202E), surrogates, unassigned
+DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
+RESERVED = {"all", "pooled", "router"}  # names that mean something else in a run folder
 Tensors = dict[str, Tensor]
 
 
@@ -104,30 +109,41 @@ def natural_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
     ['a9', 'a10']
     """
     pieces = re.split(r"([0-9]+)", name.casefold())  # text and numbers in turn
-    numbers = [piece.lstrip("0") for piece in pieces]  # compared by length first, since int() takes 4,300 digits only
-    keys = [(0, len(numbers[at]), numbers[at]) if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece]
+    keys = []
+    for position, piece in enumerate(pieces):
+        number = piece.lstrip("0") or "0"
+        if piece:
+            keys.append((0, len(number), number) if position % 2 else (1, 0, piece))
     return keys, name
 
 
 def to_safe_name(name: str) -> str:
-    """Return a name as the name of a folder: forbidden characters become `_`, and most names stay unchanged.
+    """Return a name that a folder can have on any common disk; most names stay unchanged.
+
+    Forbidden and invisible characters become `_`, names of Windows devices get one at the end, and long names are cut.
 
     Examples
     --------
-    >>> to_safe_name("reviews/books")
-    'reviews_books'
+    >>> to_safe_name("reviews/books"), to_safe_name("con")
+    ('reviews_books', 'con_')
     """
-    allowed = re.sub(r'[\x00-\x1f\x7f/\\:*?"<>|]', "_", unicodedata.normalize("NFC", name))
-    cut = allowed[:MAX_NAME].encode("utf-8", "replace")[:MAX_NAME_BYTES].decode("utf-8", "ignore")
-    return cut.strip(" .")
+    characters = unicodedata.normalize("NFC", name)[:MAX_NAME]
+    allowed = "".join("_" if one in FORBIDDEN or unicodedata.category(one) in HIDDEN else one for one in characters)
+    while len(allowed.encode()) > MAX_NAME_BYTES:
+        allowed = allowed[:-1]
+    allowed = allowed.strip(" .")
+    return f"{allowed}_" if allowed.partition(".")[0].upper() in DEVICES else allowed
 
 
 def check_name(name: str) -> str:
-    """Return the name of an expert unchanged, or raise `RedxError` if no folder can have this name."""
+    """Return the name of an expert unchanged, or raise `RedxError` if it cannot be used."""
     if not name or to_safe_name(name) != name:
         raise RedxError(
-            f"An expert cannot be called {name[:MAX_NAME]!r}, since no folder can have this name; "
-            f"use at most {MAX_NAME} characters or {MAX_NAME_BYTES} bytes, no slashes, "
-            'none of : * ? " < > |, and no dots or spaces at the ends.'
+            f"An expert cannot be called {name[:MAX_NAME]!r}, since its folder has the same name; "
+            f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, and no dots or spaces at the ends.'
+        )
+    if name.casefold() in RESERVED:
+        raise RedxError(
+            f"An expert cannot be called {name!r}, which has another meaning in a run; choose another name."
         )
     return name

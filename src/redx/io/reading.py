@@ -127,35 +127,28 @@ def open_file(path: Path, limit: int, missing: str = "", advice: str = REPEAT) -
 
 def read_bytes(path: Path, limit: int = TENSOR_BYTES, missing: str = "", advice: str = REPEAT) -> bytes:
     """Return the content of a regular file of at most `limit` bytes; the parameters are those of `open_file`."""
-    with open_file(path, limit, missing, advice) as (file, _), guarded(path, "cannot be read", advice):
-        content = file.read(limit + 1)
-    if len(content) > limit:
-        raise RedxError(f"{path} has more than {limit:,} bytes, which is too much for such a file; {advice}.")
-    return content
+    with open_file(path, limit, missing, advice) as (file, size), guarded(path, "cannot be read", advice):
+        return file.read(size)
 
 
 def read_text(path: Path, limit: int = TEXT_BYTES) -> str:
     """Return the text of a UTF-8 file of at most `limit` bytes; a byte order mark is left out."""
     if is_folder(path):
         raise RedxError(f"{path} is a folder; give the path of a file in it.")
-    if not exists(path) and not os.path.lexists(path):
-        raise RedxError(f"There is no file {path}; give the path of a text file.")
-    content = _read_user_bytes(path, limit)
+    try:
+        size = os.stat(path).st_size
+    except (FileNotFoundError, ValueError) as error:
+        raise RedxError(f"There is no file {path}; give the path of a text file.") from error
+    except OSError as error:
+        raise RedxError(f"Cannot read {path} ({error.strerror}); fix its permissions or give another file.") from error
+    if size > limit:
+        raise RedxError(f"{path} is larger than {limit:,} bytes; split it into smaller files.")
+    content = read_bytes(path, limit, advice="give the path of a text file")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise RedxError(f"{path} is not UTF-8 text (line {line}); save it again in UTF-8.") from error
-
-
-def _read_user_bytes(path: Path, limit: int) -> bytes:
-    try:
-        size = os.stat(path).st_size
-    except OSError as error:
-        raise RedxError(f"Cannot read {path} ({error.strerror}); fix its permissions or give another file.") from error
-    if size > limit:
-        raise RedxError(f"{path} is larger than {limit:,} bytes; split it into smaller files.")
-    return read_bytes(path, limit, advice="give the path of a text file")
 
 
 def parse_json(text: str, depth: int = JSON_DEPTH, finite: bool = True) -> Any:
