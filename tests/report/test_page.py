@@ -8,9 +8,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import problems
 import pytest
 
-import problems
 from redx.composition.evaluation import Banks, evaluate, summarise
 from redx.composition.noise import NOISES
 from redx.composition.rules import RULES
