@@ -12,7 +12,8 @@ import redx
 from helpers.parts import draw_parts
 from redx.config import BankId
 from redx.errors import RedxError
-from redx.io.files import read_json, write_tensors
+from redx.io.files import write_tensors
+from redx.io.reading import read_json
 from redx.runs.folder import SeedFolder, choose_seed, lock_run, read_config, read_parts, write_parts
 from redx.runs.presets import configure
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +71,7 @@ def evaluate(
 
 def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | None:
     """Return an evaluated checkpoint, or None for the folder of a run."""
-    if not file.is_file():
+    if not os.path.isfile(file):
         if backbone:
             raise RedxError(f"--backbone goes with a checkpoint file, and {file} is none; leave it out.")
         return None

@@ -1,4 +1,7 @@
-"""Files that are written completely or not at all: bytes, JSON and tensors; and names that are safe for folders."""
+"""Files that are written completely or not at all: bytes, JSON and tensors; and names that are safe for folders.
+
+Files are read in `reading`.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,8 @@ import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor
 
 from redx.errors import RedxError
@@ -89,41 +90,9 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Return the value of a JSON file of a run folder.
-
-    Raises
-    ------
-    RedxError
-        If the file does not exist or is not JSON.
-    """
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; give the folder of a finished run, as made by `redx run`.") from error
-    except (OSError, ValueError) as error:
-        raise RedxError(f"{path} cannot be read (truncated or not JSON); delete it and repeat the run.") from error
-
-
 def write_tensors(path: Path, tensors: Tensors) -> None:
     """Write tensors by name as a safetensors file, completely or not at all."""
     write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
-
-
-def read_tensors(path: Path) -> Tensors:
-    """Return the tensors of a safetensors file by name.
-
-    Raises
-    ------
-    RedxError
-        If the file does not exist or is damaged.
-    """
-    try:
-        return load(path.read_bytes())
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; repeat the `redx run` that writes it.") from error
-    except (OSError, SafetensorError) as error:
-        raise RedxError(f"{path} is truncated or not a safetensors file; delete it and repeat the run.") from error
 
 
 def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

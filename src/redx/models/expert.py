@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
-from redx.io.files import Tensors, check_name, read_json, write_json, write_tensors
-from redx.models.banks import Bank, build_bank, fill_bank
+from redx.io.files import Tensors, check_name, write_json, write_tensors
+from redx.io.reading import exists, guarded, is_folder
+from redx.io.safetensors_files import SafetensorsFile, open_safetensors
+from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
+from redx.models.description import read_description
 from redx.models.ownership import OwnershipScorer
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
@@ -47,10 +50,11 @@ class Expert:
     def load(folder: str | Path) -> Expert:
         """Return the expert in a folder that a user gives, after checking what kind of files it holds."""
         folder = Path(folder)
-        if not folder.is_dir():
-            what = "a file" if folder.exists() else "not there"
+        if not is_folder(folder):
+            what = "a file" if exists(folder) else "not there"
             raise RedxError(f"{folder} is {what}; give the folder of an expert, with expert.json in it.")
-        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+        with guarded(folder, "cannot be opened", "fix its permissions"):
+            pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         if pickles and not (folder / "expert.safetensors").exists():
             raise RedxError(
                 f"{folder} has its weights as {pickles[0]}, and unpickling runs whatever code is in it; "
@@ -65,11 +69,7 @@ class Expert:
     def info(self) -> dict[str, Any]:
         """The content of `expert.json`."""
         if isinstance(self._info, Path):
-            path = self._info / "expert.json"
-            info = read_json(path)
-            if not isinstance(info, dict) or not isinstance(info.get("domain"), str):
-                raise RedxError(f"{path} does not describe an expert (it names no domain); train the expert anew.")
-            self._info = info
+            self._info = read_description(self._info / "expert.json")
         return self._info
 
     @property
@@ -86,21 +86,16 @@ class Expert:
         """Return the names of its tensors without reading them."""
         if not isinstance(self._tensors, Path):
             return list(self._tensors)
-        try:
-            with safe_open(self._tensors, "pt") as file:
-                return list(file.keys())
-        except (OSError, SafetensorError) as error:
-            raise RedxError(
-                f"{self._tensors} is missing, truncated or no safetensors file; take it anew from where it came."
-            ) from error
+        with _open_tensors(self._tensors) as file:
+            return list(file.header)
 
     def tensors(self, prefix: str = "") -> Tensors:
         """Return the tensors whose names begin with `prefix` and a dot, without that prefix."""
         start = f"{prefix}." if prefix else ""
         wanted = [name for name in self.tensor_names() if name.startswith(start)]
         if isinstance(self._tensors, Path):
-            with safe_open(self._tensors, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in wanted}
+            with _open_tensors(self._tensors) as file:
+                tensors = {name: file.get(name) for name in wanted}
         else:
             tensors = {name: self._tensors[name] for name in wanted}
         for name, value in tensors.items():
@@ -127,9 +122,7 @@ class Expert:
             raise RedxError(
                 f"Expert {self.name!r} has no part in the bank {bank_id}; train it with this run's settings."
             )
-        bank = build_bank(self._bank_config(bank_id, config), 1, base)
-        fill_bank(bank, [tensors])
-        return bank
+        return load_bank(self._bank_config(bank_id, config), [tensors], base)
 
     def _bank_config(self, bank_id: BankId, default: BankConfig) -> BankConfig:
         try:
@@ -148,6 +141,13 @@ class Expert:
         if name not in self._modules:
             self._modules[name] = build()
         return self._modules[name]
+
+
+def _open_tensors(path: Path) -> AbstractContextManager[SafetensorsFile]:
+    problem, advice = "is missing, truncated or no safetensors file", "take it anew from where it came"
+    if not exists(path):
+        raise RedxError(f"{path} {problem}; {advice}.")
+    return open_safetensors(path, problem, advice, strict=True)
 
 
 def _usable(name: str, values: Tensor) -> Tensor:

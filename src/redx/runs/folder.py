@@ -14,24 +14,29 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Annotated
 
+import torch
 from filelock import FileLock, Timeout
-from pydantic import ValidationError
+from pydantic import Field
 
 from redx.composition.evaluation import Banks
 from redx.composition.parts import Parts
 from redx.config import BankId, RunConfig
 from redx.errors import RedxError
-from redx.io.files import read_json, read_tensors, write_json, write_tensors
+from redx.io.files import write_json, write_tensors
+from redx.io.reading import exists, guarded, is_folder, read_json
+from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
 from redx.models.composed import Model
-from redx.models.persistence import load_model
+from redx.models.persistence import load_model, read_domain_names
 from redx.runs.transaction import LOCK, consistently, recover
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
 from redx.tasks.arithmetic.solver import Executor, Solver
 
 log = logging.getLogger("redx")
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")  # names that `atomic_path` gives to unfinished files
 
 
@@ -108,12 +113,12 @@ def choose_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:
 
 def read_config(folder: Path) -> RunConfig:
     """Return the settings of a run folder."""
-    try:
-        return RunConfig.model_validate(read_json(folder / "config.json"))
-    except ValidationError as error:
-        raise RedxError(
-            f"{folder / 'config.json'} does not hold the settings of a run; delete the folder and repeat the run."
-        ) from error
+    return read_json(
+        folder / "config.json",
+        RunConfig,
+        misfit="does not hold the settings of a run",
+        advice="delete the folder and repeat the run",
+    )
 
 
 def read_parts(folder: Path, seed: int) -> Banks:
@@ -121,13 +126,28 @@ def read_parts(folder: Path, seed: int) -> Banks:
     paths = sorted((folder / f"seed-{seed}" / "parts").glob("*.safetensors"))
     if not paths:
         raise RedxError(f"{folder} holds no parts of seed {seed}; finish the run with `redx run` first.")
+    domains = len(read_domain_names(folder / f"seed-{seed}"))
     parts = {}
     for path in paths:
-        form, name = path.stem.split("-", 1)
-        try:
-            parts[BankId(form, name)] = Parts(**read_tensors(path))
-        except TypeError as error:
-            raise RedxError(f"{path} does not hold parts; delete it and repeat the run.") from error
+        tensors = read_tensors(path)
+        with guarded(path, "does not hold parts", "delete it and repeat the run"):
+            parts[BankId.parse(path.stem.replace("-", "/", 1))] = _check_parts(Parts(**tensors), domains)
+    if len({len(record) for record in parts.values()}) > 1:
+        raise RedxError(f"The parts in {paths[0].parent} are of different examples; delete them and repeat the run.")
+    return parts
+
+
+def _check_parts(parts: Parts, domains: int) -> Parts:
+    """Return parts from a file, or raise an error where types, labels or domains cannot be those of a run."""
+    outputs, indices = (parts.base, parts.residuals, parts.gates), (parts.labels, parts.domains)
+    if {tensor.dtype for tensor in outputs} - {torch.float32} or {tensor.dtype for tensor in indices} - {torch.int64}:
+        raise ValueError("tensors of other types")
+    _, experts, classes = parts.residuals.shape
+    inside = classes == 1 or bool(((parts.labels >= 0) & (parts.labels < classes)).all())
+    if not len(parts) or not experts or not classes or not inside:
+        raise ValueError("no examples, or labels that are no classes")
+    if not bool(((parts.domains >= 0) & (parts.domains < domains)).all()):
+        raise ValueError("domains that the run does not have")
     return parts
 
 
@@ -149,8 +169,9 @@ class SeedFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.done: dict[str, float] = {}
-        if (folder / "stages.json").exists():
-            self.done = read_json(folder / "stages.json")
+        if exists(folder / "stages.json"):
+            misfit = "does not hold the seconds of finished stages"
+            self.done = read_json(folder / "stages.json", dict[str, Seconds], misfit=misfit)
 
     def stage(self, name: str, compute: Callable[[], None]) -> None:
         """Run a stage that writes its files, unless it is done; an interrupted stage starts again from its seed."""
@@ -232,7 +253,9 @@ def _log_to(path: Path) -> Iterator[None]:
 
 def _check_settings(folder: Path, config: RunConfig) -> None:
     """Refuse a folder that holds something else than this run; more or fewer seeds of the same run are accepted."""
-    if not folder.is_dir():
+    if exists(folder) and not is_folder(folder):
+        raise RedxError(f"{folder} is a file; choose another folder with --out.")
+    if not is_folder(folder):
         return
     others = {path.name for path in folder.iterdir() if path.name[0] != "."}
     if not others:
@@ -240,8 +263,8 @@ def _check_settings(folder: Path, config: RunConfig) -> None:
     if "config.json" not in others:
         raise RedxError(f"{folder} is not empty and holds no run; choose another folder with --out.")
     try:
-        before = RunConfig.model_validate(read_json(folder / "config.json")).model_dump(mode="json")
-    except (ValidationError, RedxError) as error:
+        before = read_config(folder).model_dump(mode="json")
+    except RedxError as error:
         raise RedxError(
             f"{folder} is not empty, and its config.json is not that of a run; choose another folder with --out."
         ) from error

@@ -25,8 +25,10 @@ from redx.composition.summary import Row, summarise
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError
-from redx.io.files import read_tensors, write_bytes, write_json, write_tensors
+from redx.io.files import write_bytes, write_json, write_tensors
 from redx.io.progress import progress
+from redx.io.reading import exists
+from redx.io.safetensors_files import read_tensors
 from redx.models.banks import split_bank
 from redx.models.base import Base
 from redx.models.composed import Model, ModelInfo
@@ -144,7 +146,7 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
     stages = SeedFolder(folder)
     shape = tuple(data.train.inputs.shape[1:])
     info = ModelInfo(data.domains, data.classes, tuple(data.domain_of_classes()), data.unit, shape, routed=data.domains)
-    if not (folder / "model.json").exists():  # a retrained router may know other experts
+    if not exists(folder / "model.json"):  # a retrained router may know other experts
         write_json(folder / "model.json", dataclasses.asdict(info))
 
     def stage(name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -221,7 +223,10 @@ def _conclude(
             advance(1)
     evaluated = time.perf_counter()
     study = _study(config, folder, data, parts)
-    seconds = {stage: sum(times[stage] for times in stage_seconds.values()) for stage in stage_seconds[config.seeds[0]]}
+    seconds = {
+        stage: sum(times.get(stage, 0.0) for times in stage_seconds.values())
+        for stage in stage_seconds[config.seeds[0]]
+    }
     seconds |= {"evaluation": evaluated - began, "study": time.perf_counter() - evaluated}
     summary = {
         "schema": 1,

@@ -19,15 +19,32 @@ from pathlib import Path
 from typing import TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, Field
 
 from redx.errors import RedxError
-from redx.io.files import read_json, sync_folder, write_json
+from redx.io.files import sync_folder, write_json
+from redx.io.reading import exists, read_json
+from redx.io.tensor_files import is_safe_path
 
 JOURNAL, SCRATCH, STATE, LOCK = ".journal.json", ".edit", "state.json", ".lock"
 WAIT = 60.0  # seconds that a reader waits for a writer to finish its moves
 RETRIES = 5  # times that a reader starts again because the run was changed meanwhile
 
+RESTORE = "restore the run from a copy"
+
 Value = TypeVar("Value")
+
+
+class JournalFile(BaseModel):
+    """The content of `.journal.json`."""
+
+    moves: list[list[str]]
+
+
+class StateFile(BaseModel):
+    """The content of `state.json`."""
+
+    version: int = Field(ge=0, le=2**53, strict=True)
 
 
 class Transaction:
@@ -72,7 +89,7 @@ def edit(folder: Path) -> Iterator[Transaction]:
         yield transaction
         transaction.commit()
     except BaseException:
-        if not (folder / JOURNAL).exists():
+        if not exists(folder / JOURNAL):
             _remove(folder / SCRATCH)
         raise
 
@@ -80,13 +97,16 @@ def edit(folder: Path) -> Iterator[Transaction]:
 def recover(folder: Path) -> None:
     """Complete the moves of a committed change, if there is one, and remove what is left of an uncommitted one."""
     journal = folder / JOURNAL
-    if journal.exists():
-        content = read_json(journal)
+    if exists(journal):
+        moves: list[list[str]] = read_json(journal, JournalFile, misfit="is damaged", advice=RESTORE).moves
         try:
-            for kind, *names in content["moves"]:
-                _MOVES[kind](folder, *names)
+            with_kind = [(_MOVES[kind], names) for kind, *names in moves]
+            if not all(is_safe_path(name) for _, names in with_kind for name in names):
+                raise ValueError("a path that leaves the folder")
+            for move, names in with_kind:
+                move(folder, *names)
         except (KeyError, TypeError, ValueError) as error:
-            raise RedxError(f"{journal} is damaged; restore the run from a copy.") from error
+            raise RedxError(f"{journal} is damaged; {RESTORE}.") from error
         except OSError as error:
             raise RedxError(
                 f"Cannot complete a change in {folder} ({error.strerror}); fix its permissions and repeat the command."
@@ -124,13 +144,9 @@ def _remove(path: Path) -> None:
 
 def read_version(folder: Path) -> int:
     """Return how often the folder of a seed was changed; 0 for a run that was never changed."""
-    if not (folder / STATE).exists():
+    if not exists(folder / STATE):
         return 0
-    content = read_json(folder / STATE)
-    version = content.get("version") if isinstance(content, dict) else None
-    if not isinstance(version, int):
-        raise RedxError(f"{folder / STATE} is damaged; restore the run from a copy.")
-    return version
+    return read_json(folder / STATE, StateFile, misfit="is damaged", advice=RESTORE).version
 
 
 def consistently(run: Path, folder: Path, read: Callable[[], Value]) -> Value:
@@ -160,12 +176,12 @@ def consistently(run: Path, folder: Path, read: Callable[[], Value]) -> Value:
 
 
 def _is_unchanged(folder: Path, version: int) -> bool:
-    return not (folder / JOURNAL).exists() and read_version(folder) == version
+    return not exists(folder / JOURNAL) and read_version(folder) == version
 
 
 def _finish_change(run: Path, folder: Path) -> None:
     """Complete a change that a killed process had committed, or wait for the process that is making it."""
-    if not (folder / JOURNAL).exists():
+    if not exists(folder / JOURNAL):
         return
     try:
         with FileLock(run / LOCK, timeout=WAIT):
