@@ -21,7 +21,7 @@ import redx
 from redx.errors import RedxError
 from redx.io import tensor_files
 from redx.runs import checkpoint, inspection, shrinking
-from redx.runs.folder import read_parts
+from redx.runs.parts import read_parts
 
 LAYERS = "--trainable-last-n-layers"
 
@@ -86,7 +86,7 @@ def test_the_run_is_rebuilt_bit_for_bit(
     path = request.getfixturevalue(kind)
     found = checkpoint.evaluate_checkpoint(path)
     assert found.kind == kind
-    before = read_parts(blocks.folder, 0)
+    before = read_parts(blocks.folder, 0).banks
     assert set(found.banks) == set(before)
     for bank, parts in before.items():
         for name, tensor in vars(parts).items():

@@ -68,6 +68,3 @@ def main(words: list[str] | None = None) -> None:
             raise
         typer.echo(f"redx: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("redx: interrupted; the same command continues where it stopped.", err=True)
-        sys.exit(130)

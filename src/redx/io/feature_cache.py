@@ -159,13 +159,15 @@ class FeatureCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".") as scratch:
-                if self.info and not (self.folder / INFO_FILE).exists():
-                    Path(scratch, INFO_FILE).write_text(json.dumps(self.info, indent=2))
-                    os.replace(Path(scratch, INFO_FILE), self.folder / INFO_FILE)
-                files = {f"{name}.npy": rows, f"{name}.index.npy": index}
-                for file_name, array in files.items():
+                about = json.dumps(self.info, indent=2).encode()
+                is_new = self.info and not (self.folder / INFO_FILE).exists()
+                files = ({INFO_FILE: about} if is_new else {}) | {f"{name}.npy": rows, f"{name}.index.npy": index}
+                for file_name, content in files.items():
                     with open(Path(scratch, file_name), "wb") as file:
-                        numpy.save(file, array, allow_pickle=False)
+                        if isinstance(content, bytes):
+                            file.write(content)
+                        else:
+                            numpy.save(file, content, allow_pickle=False)
                         file.flush()
                         os.fsync(file.fileno())
                 for file_name in files:
@@ -301,6 +303,8 @@ def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
                     shape = (rows, batch.shape[1])
                     format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
                 file.write(batch.contiguous().numpy().astype("<f4", copy=False).tobytes())
+            file.flush()
+            os.fsync(file.fileno())
         temporary.replace(path)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
+import secrets
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,16 +45,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(descriptor)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         try:
-            yield Path(temporary)
+            # the system applies the user's umask to this mode
+            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise RedxError(
@@ -100,9 +100,9 @@ def read_json(path: Path) -> Any:
         raise RedxError(f"{path} cannot be read (truncated or not JSON); delete it and repeat the run.") from error
 
 
-def write_tensors(path: Path, tensors: Tensors) -> None:
-    """Write tensors by name as a safetensors file, completely or not at all."""
-    write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
+def write_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> None:
+    """Write tensors by name as a safetensors file, with metadata if given, completely or not at all."""
+    write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, about))
 
 
 def read_tensors(path: Path) -> Tensors:

@@ -57,7 +57,7 @@ class Transaction:
         """Make the change; afterwards the folder is as if it had been made in one step."""
         version = read_version(self.folder) + 1
         write_json(self.new(STATE), {"version": version})
-        for path in (self.folder / SCRATCH).rglob("*"):
+        for path in [*(self.folder / SCRATCH).rglob("*"), self.folder / SCRATCH, self.folder]:
             if path.is_dir():
                 sync_folder(path)
         write_json(self.folder / JOURNAL, {"moves": self._moves})
@@ -91,7 +91,8 @@ def recover(folder: Path) -> None:
             raise RedxError(
                 f"Cannot complete a change in {folder} ({error.strerror}); fix its permissions and repeat the command."
             ) from error
-        sync_folder(folder)
+        for parent in {(folder / names[-1]).parent for _, *names in content["moves"]} | {folder}:
+            sync_folder(parent)
         journal.unlink()
     _remove(folder / SCRATCH)
 
@@ -100,11 +101,11 @@ def _replace(folder: Path, relative: str) -> None:
     new, old, target = (folder / SCRATCH / "new" / relative, folder / SCRATCH / "old" / relative, folder / relative)
     if not os.path.lexists(new):
         return  # done before
-    if os.path.lexists(target):
+    if target.is_dir():  # a file is replaced in one step
         old.parent.mkdir(parents=True, exist_ok=True)
         os.rename(target, old)
     target.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(new, target)
+    os.replace(new, target)
 
 
 def _move(folder: Path, source: str, target: str) -> None:
