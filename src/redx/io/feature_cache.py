@@ -294,18 +294,14 @@ def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
     """Write float32 rows to a temporary file and rename it; plain writes, so that a full disk raises an error."""
     from numpy.lib import format
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        temporary = Path(scratch, "new.npy")
-        with open(temporary, "wb") as file:
-            for number, batch in enumerate(batches):
-                if number == 0:
-                    shape = (rows, batch.shape[1])
-                    format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
-                file.write(batch.contiguous().numpy().astype("<f4", copy=False).tobytes())
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+    from redx.io.files import atomic_path  # imports torch
+
+    with atomic_path(path) as temporary, open(temporary, "wb") as file:
+        for number, batch in enumerate(batches):
+            if number == 0:
+                shape = (rows, batch.shape[1])
+                format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+            file.write(batch.contiguous().numpy().astype("<f4", copy=False).tobytes())
 
 
 def _cannot_write(folder: Path, error: OSError) -> RedxError:

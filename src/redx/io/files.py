@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import secrets
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,11 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale(path)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = None
         try:
-            # the system applies the user's umask to this mode
-            os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+            descriptor = _create_locked(temporary)
             yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
@@ -56,10 +58,34 @@ def atomic_path(path: Path) -> Iterator[Path]:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
     except OSError as error:
         raise RedxError(
             f"Cannot write {path} ({error.strerror}); free space, fix its permissions or choose another folder."
         ) from error
+
+
+def _create_locked(temporary: Path) -> int:
+    """Create a file and lock it for as long as its descriptor is open, so that `_remove_stale` leaves it alone."""
+    while True:
+        # the system applies the user's umask to this mode
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with suppress(OSError):  # some network disks have no locks; then nothing is removed either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():  # another process may have removed it before it was locked
+            return descriptor
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    """Delete the temporary files that killed processes have left for the same target; their locks are free."""
+    for entry in list(os.scandir(path.parent)):
+        if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp", entry.name) and entry.is_file():
+            with suppress(OSError), open(entry.path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(entry.path)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
