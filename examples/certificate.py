@@ -29,7 +29,7 @@ for name in ("base", "red", "fixed", "sum", "red-oracle"):
     right = evaluation.predict(rule, parts, weights) == parts.labels
     print(f"{name:<11} right: {right.tolist()}")
 
-# %% How wrong may the router be? The radius is the exact share of routing mass an adversary may move.
+# %% How wrong may the router be? The radius is the exact share of routing weight an adversary may move.
 red = rules.get_rule("red")
 judged = redx.certify(red, parts)
 print("radius", [round(value, 3) for value in judged.radius.tolist()])

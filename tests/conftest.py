@@ -114,7 +114,7 @@ def qwen(make_once: MakeOnce) -> Path:
     """A tiny decoder in a folder."""
     from helpers.language_models import save_qwen3
 
-    return make_once("tiny-qwen3", save_qwen3)
+    return make_once("qwen", save_qwen3)
 
 
 @pytest.fixture(scope="session")

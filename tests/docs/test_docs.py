@@ -14,7 +14,7 @@ import redx
 from redx.cli import main
 from redx.runs import pipeline, presets
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 

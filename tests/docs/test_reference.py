@@ -15,7 +15,7 @@ import pytest
 import redx
 from redx import config
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "reference").glob("*.md"))
 DIRECTIVES = [name for page in PAGES for name in re.findall(r"^::: (\S+)", page.read_text(), re.M)]
 

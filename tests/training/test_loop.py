@@ -7,69 +7,56 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from helpers.banks import CLASSES, draw_bank, draw_inputs, generators
+from redx.config import TrainingConfig
+from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.models import banks
 from redx.models.banks import MLPBank
 from redx.seeding import generator
 from redx.training import loop
-from redx.training.loop import fit
-
-INPUTS, CLASSES = 5, 3
-
+from redx.training.loop import Score, train
 
 SIZES = (40, 97, 64)  # examples of each expert: their schedules differ
+SETTINGS: dict[str, Any] = {
+    "epochs": 6,
+    "batch": 16,
+    "virtual_batch": 16,
+    "lr": 0.02,
+    "weight_decay": 0.1,
+    "warmup": 0.1,
+    "schedule": "cosine",
+}
+Examples = tuple[Tensor, Tensor]  # inputs (N, D) and labels (N,)
 
 
-SHAPES = {"linear": (INPUTS, CLASSES), "mlp": (INPUTS, 8, 6, CLASSES)}
-
-
-Example = tuple[Tensor, Tensor]  # inputs (N, D) and labels (N,)
-
-
-def sources(which: Sequence[int], purpose: str) -> list[Generator]:
-    return [generator(k, purpose) for k in which]
-
-
-def bank(which: Sequence[int] = (0, 1, 2), shape: str = "mlp", **options: Any) -> MLPBank:
-    """Experts of these numbers, each drawn from its own generator."""
-    made = MLPBank(len(which), SHAPES[shape], **options).double()
-    banks.initialise_bank(made, sources(which, "start"))
-    return made
-
-
-def inputs(count: int, purpose: str = "inputs") -> Tensor:
-    return torch.randn(count, INPUTS, generator=generator(0, purpose), dtype=torch.float64)
-
-
-def domain(k: int) -> Example:
-    x = inputs(SIZES[k], f"domain {k}")
+def domain(k: int) -> Examples:
+    x = draw_inputs(SIZES[k], f"domain {k}")
     return x, (x[:, :CLASSES] * (k + 1)).argmax(-1)
 
 
-def train(learners: MLPBank, which: Sequence[int], data: Sequence[Example], **options: Any) -> list[int]:
-    """Each learner on its own domain, with the generator of its number."""
+def train_bank(
+    bank: MLPBank, numbers: Sequence[int], data: Sequence[Examples], score: Score | None = None, **changes: Any
+) -> list[int]:
+    """Train each learner on its own data, with the generator of its number."""
 
     def loss(rows: Tensor) -> Tensor:  # (K, B) -> (K,)
         x = torch.stack([x[row] for (x, _), row in zip(data, rows, strict=True)])
         y = torch.stack([y[row] for (_, y), row in zip(data, rows, strict=True)])
-        return cross_entropy(learners(x).transpose(1, 2), y, reduction="none").mean(-1)
+        return cross_entropy(bank(x).transpose(1, 2), y, reduction="none").mean(-1)
 
-    settings: dict[str, Any] = {
-        "title": "experts", "epochs": 6, "batch": 16, "virtual_batch": 16, "lr": 0.02,
-        "weight_decay": 0.1, "warmup": 0.1, "schedule": "cosine",
-    }  # fmt: skip
-    chosen = settings | options
+    config = TrainingConfig.model_validate(SETTINGS | changes)
     sizes = [len(y) for _, y in data]
-    return fit(list(learners.parameters()), loss, sizes, sources(which, "batches"), **chosen)
+    return train(bank, loss, sizes, generators(numbers, "batches"), config, "experts", score)
 
 
-def trained(which: Sequence[int] = (0, 1, 2), data: Sequence[Example] | None = None, **options: Any) -> MLPBank:
-    learners = bank(which)
-    train(learners, which, [domain(k) for k in which] if data is None else data, **options)
-    return learners
+def trained(numbers: Sequence[int] = (0, 1, 2), data: Sequence[Examples] | None = None, **changes: Any) -> MLPBank:
+    bank = draw_bank(numbers)
+    train_bank(bank, numbers, [domain(k) for k in numbers] if data is None else data, **changes)
+    return bank
 
 
 def close(one: MLPBank, other: MLPBank) -> bool:
@@ -78,30 +65,30 @@ def close(one: MLPBank, other: MLPBank) -> bool:
 
 
 def slice_of(stack: MLPBank, k: int) -> MLPBank:
-    alone = bank([0])
+    alone = draw_bank([0])
     banks.fill_bank(alone, [banks.split_bank(stack)[k]])
     return alone
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "constant"])
-def test_experts_learn_in_a_stack_as_they_would_alone(schedule: str) -> None:
+def test_experts_are_trained_in_a_stack_as_they_would_be_alone(schedule: str) -> None:
     together = trained(schedule=schedule)
     for k in range(3):
         assert close(slice_of(together, k), trained([k], schedule=schedule))
-        assert not close(slice_of(together, k), bank([k]))
+        assert not close(slice_of(together, k), draw_bank([k]))
 
 
-def test_experts_stop_in_a_stack_as_they_would_alone() -> None:
-    def run(which: Sequence[int]) -> tuple[MLPBank, list[int]]:
-        learners = bank(which)
-        held_out = inputs(50, "validation")
+def test_experts_stop_early_in_a_stack_as_they_would_alone() -> None:
+    def run(numbers: Sequence[int]) -> tuple[MLPBank, list[int]]:
+        bank = draw_bank(numbers)
+        held_out = draw_inputs(50, "validation")
         labels = held_out[:, :CLASSES].argmax(-1)
 
         def score(learner: int) -> float:
-            return float((banks.run_bank(learners, held_out)[:, learner].argmax(-1) == labels).double().mean())
+            return float((banks.run_bank(bank, held_out)[:, learner].argmax(-1) == labels).double().mean())
 
-        data = [domain(k) for k in which]
-        return learners, train(learners, which, data, epochs=30, patience=3, score=score)
+        data = [domain(k) for k in numbers]
+        return bank, train_bank(bank, numbers, data, score, epochs=30, patience=3)
 
     together, epochs = run([0, 1, 2])
     assert len(set(epochs)) > 1
@@ -111,7 +98,7 @@ def test_experts_stop_in_a_stack_as_they_would_alone() -> None:
         assert close(slice_of(together, k), alone)
 
 
-def test_data_of_one_expert_leave_all_others_untouched() -> None:
+def test_the_data_of_one_expert_do_not_affect_the_others() -> None:
     data = [domain(k) for k in range(3)]
     changed = [data[0], (-data[1][0], data[1][1]), data[2]]
     ours, theirs = banks.split_bank(trained(data=data)), banks.split_bank(trained(data=changed))
@@ -123,7 +110,7 @@ def test_data_of_one_expert_leave_all_others_untouched() -> None:
 
 def test_training_lowers_the_loss() -> None:
     x, y = domain(1)
-    before, after = (cross_entropy(banks.run_bank(b, x)[:, 1], y) for b in (bank(), trained(epochs=20)))
+    before, after = (cross_entropy(banks.run_bank(b, x)[:, 1], y) for b in (draw_bank(), trained(epochs=20)))
     assert after < before / 3
 
 
@@ -135,24 +122,23 @@ def test_virtual_batches_equal_real_ones() -> None:
 
 
 class Slope:
-    """A single number on an endless slope, trained by the loop: what it saw, and where it stood before each step."""
+    """One number on an endless slope, trained by the loop: the rows that it saw, and its value before each step."""
 
-    def __init__(self, size: int, epochs: int, history: Sequence[float] = (), **options: Any) -> None:
-        self.number = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    def __init__(self, size: int, epochs: int, history: Sequence[float] = (), **changes: Any) -> None:
+        self.number = torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
         self.rows: list[int] = []
-        self.stood: list[float] = []
+        self.values: list[float] = []
         self.scored: list[float] = []
         self.history = history
-        settings: dict[str, Any] = {"warmup": 0.0, "schedule": "constant", "score": self.score} | options
-        self.epochs = fit(
-            [self.number], self.loss, [size], [generator(0)], title="slope", epochs=epochs, batch=4, virtual_batch=4,
-            lr=0.1, weight_decay=0.0, **settings,
-        )  # fmt: skip
+        settings = {"batch": 4, "virtual_batch": 4, "lr": 0.1, "weight_decay": 0.0, "warmup": 0.0}
+        settings |= {"schedule": "constant", "epochs": epochs} | changes
+        config = TrainingConfig.model_validate(settings)
+        self.epochs = train([self.number], self.loss, [size], [generator(0)], config, "slope", self.score)
         self.final = self.number.item()
 
     def loss(self, rows: Tensor) -> Tensor:
         self.rows += rows[0].tolist()
-        self.stood.append(self.number.item())
+        self.values.append(self.number.item())
         return self.number[None] * rows.shape[1]
 
     def score(self, _: int) -> float:
@@ -180,9 +166,9 @@ def test_without_patience_the_last_weights_stay() -> None:
     assert slope.final == pytest.approx(-0.1 * 12, rel=1e-6)  # 4 epochs of 3 steps, each of Adam's full rate
 
 
-def test_the_rate_warms_up_and_falls_to_nothing() -> None:
+def test_the_learning_rate_warms_up_and_falls_to_zero() -> None:
     slope = Slope(400, 1, warmup=0.2, schedule="cosine")
-    steps = -torch.tensor([*slope.stood, slope.final]).diff()
+    steps = -torch.tensor([*slope.values, slope.final]).diff()
     assert len(steps) == 100
     assert (steps[:20].diff() > 0).all()
     assert (steps[20:].diff() < 0).all()
@@ -190,7 +176,7 @@ def test_the_rate_warms_up_and_falls_to_nothing() -> None:
     assert float(steps[-1]) < 1e-3
 
 
-def test_every_example_is_seen_once_an_epoch() -> None:
+def test_every_example_is_seen_once_per_epoch() -> None:
     rows = Slope(12, 2).rows
     first, second = rows[:12], rows[12:]
     assert sorted(first) == sorted(second) == list(range(12))
@@ -204,11 +190,48 @@ def test_a_loss_that_is_not_finite_names_its_stage(value: float) -> None:
         trained([0], [(x * value, y)])
 
 
-def test_dropout_hides_its_share_and_each_learner_draws_alone() -> None:
+def test_dropout_zeroes_its_share_and_every_learner_draws_alone() -> None:
     x = torch.ones(2, 400, 50)
-    hidden = loop.dropout(x, 0.3, [generator(0, "a"), generator(0, "b")])
-    assert abs(float((hidden == 0).double().mean()) - 0.3) < 0.01
-    assert abs(float(hidden.mean()) - 1) < 0.02
-    assert not torch.equal(hidden[0], hidden[1])
-    assert torch.equal(hidden[1:], loop.dropout(x[1:], 0.3, [generator(0, "b")]))
+    dropped = loop.dropout(x, 0.3, [generator(0, "a"), generator(0, "b")])
+    assert abs(float((dropped == 0).double().mean()) - 0.3) < 0.01
+    assert abs(float(dropped.mean()) - 1) < 0.02
+    assert not torch.equal(dropped[0], dropped[1])
+    assert torch.equal(dropped[1:], loop.dropout(x[1:], 0.3, [generator(0, "b")]))
     assert loop.dropout(x, 0.0, []) is x
+
+
+def test_clipping_bounds_the_gradient_of_each_learner_alone() -> None:
+    scale = torch.tensor([[100.0], [0.1]])
+
+    def gradient_norms(clip: float | None) -> list[float]:
+        weights = torch.nn.Parameter(torch.zeros(2, 3))
+        config = TrainingConfig(epochs=1, batch=1, virtual_batch=1, weight_decay=0.0, warmup=0.0, clip=clip)
+        train([weights], lambda rows: (weights * scale).sum(1), [1, 1], generators([0, 1], "clip"), config, "clip")
+        assert weights.grad is not None
+        return weights.grad.norm(dim=1).tolist()
+
+    assert gradient_norms(None) == pytest.approx([100 * 3**0.5, 0.1 * 3**0.5])
+    assert gradient_norms(1.0) == pytest.approx([1.0, 0.1 * 3**0.5], rel=1e-4)
+
+
+def test_weight_decay_spares_biases() -> None:
+    matrix, bias = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
+    config = TrainingConfig(epochs=1, batch=1, virtual_batch=1, lr=0.1, weight_decay=0.5, warmup=0.0)
+    train([matrix, bias], lambda rows: 0 * (matrix.sum() + bias.sum())[None], [1], [generator(0)], config, "decay")
+    assert torch.equal(bias, torch.ones(2))
+    assert torch.allclose(matrix, torch.full((2, 2), 1 - 0.1 * 0.5))
+
+
+def test_a_learner_without_examples_is_refused() -> None:
+    with pytest.raises(RedxError, match="Stage 'empty' has a learner without any examples"):
+        train([torch.nn.Parameter(torch.zeros(1))], lambda rows: rows, [0], [generator(0)], TrainingConfig(), "empty")
+
+
+def test_rows_are_drawn_and_gathered_per_learner() -> None:
+    splits = [Split(torch.arange(n)[:, None] + 100 * n, torch.arange(n), torch.zeros(n)) for n in (3, 7)]
+    rows = loop.draw_rows(splits, 50, generators([0, 1], "rows"))
+    assert rows.shape == (2, 50)
+    assert [int(row.max()) for row in rows] == [2, 6]
+    x, labels = loop.gather_rows(splits, rows)
+    assert torch.equal(labels, rows)
+    assert torch.equal(x[..., 0], rows + torch.tensor([[300], [700]]))

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from redx.cli import checkpoint, evaluate, experts, predict, resources, run
+from redx.cli.common import say
 from redx.errors import RedxError
 
 app = typer.Typer(
@@ -66,5 +67,5 @@ def main(words: list[str] | None = None) -> None:
     except RedxError as error:
         if debug:
             raise
-        typer.echo(f"redx: {error}", err=True)
+        say(f"redx: {error}", error=True)
         sys.exit(2)

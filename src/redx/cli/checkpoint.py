@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, print_json, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_table
 
 if TYPE_CHECKING:
     from redx.runs.checkpoint import WrittenCheckpoint
@@ -33,7 +33,7 @@ def export(
     size = written.after
     if as_json:
         return print_json({"file": str(written.path), "parameters": size.parameters, "bytes": size.bytes})
-    typer.echo(f"{written.path}: {size.parameters:,} parameters, {size.bytes:,} bytes")
+    say(f"{written.path}: {size.parameters:,} parameters, {size.bytes:,} bytes")
 
 
 def shrink(
@@ -80,7 +80,7 @@ def _show_written(written: WrittenCheckpoint) -> None:
         ["bytes", f"{before.bytes:,}", f"{after.bytes:,}", f"{written.share:.2%}"],
     ]
     show_table(["", "before", "after", "share"], rows)
-    typer.echo(f"{written.path}: {len(written.left_out)} frozen tensors and optimiser states left out")
+    say(f"{written.path}: {len(written.left_out)} frozen tensors and optimiser states left out")
 
 
 def inspect(
@@ -121,17 +121,15 @@ def _describe_contents(contents: Contents) -> dict[str, Any]:
 
 def _show_contents(contents: Contents) -> None:
     """Print what a file holds."""
-    from rich.markup import escape
-
-    typer.echo(f"{contents.path}: {contents.kind}")
+    say(f"{contents.path}: {contents.kind}")
     for key, value in contents.about.items():
         text = value if isinstance(value, str) else json.dumps(value)
         text = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
-        typer.echo(f"  {_printable(key)}: {_printable(text)}")
+        say(f"  {key}: {text}")
     if contents.entries:
         rows = [
             [
-                escape(entry.name),
+                entry.name,
                 " × ".join(map(str, entry.shape)),
                 entry.dtype,
                 f"{entry.numbers:,}",
@@ -143,8 +141,8 @@ def _show_contents(contents: Contents) -> None:
     if contents.files:
         rows = [
             [
-                escape(_printable(str(file.path.relative_to(contents.path)))),
-                escape(_printable(file.kind)),
+                str(file.path.relative_to(contents.path)),
+                file.kind,
                 str(file.tensors),
                 f"{file.numbers:,}",
                 f"{file.bytes:,}",
@@ -152,9 +150,4 @@ def _show_contents(contents: Contents) -> None:
             for file in contents.files
         ]
         show_table(["file", "kind", "tensors", "numbers", "bytes"], rows)
-    typer.echo(f"{contents.tensors:,} tensors, {contents.numbers:,} numbers, {contents.bytes:,} bytes")
-
-
-def _printable(text: str) -> str:
-    """Return text without control characters, which a terminal would obey."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+    say(f"{contents.tensors:,} tensors, {contents.numbers:,} numbers, {contents.bytes:,} bytes")

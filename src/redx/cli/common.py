@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from redx.config import RunConfig, StrictConfig
+from redx.io.terminal import printable
 
 
 def about(setting: str, settings: type[StrictConfig] = RunConfig) -> str:
@@ -40,17 +41,27 @@ def print_json(value: object) -> None:
     typer.echo(json.dumps(value, indent=1))
 
 
+def say(*lines: str, error: bool = False) -> None:
+    """Print lines, in which control characters are escaped; on stderr where they tell of an error."""
+    for line in lines:
+        typer.echo(printable(line), err=error)
+
+
 def show_table(columns: list[str], rows: list[list[str]], title: str | None = None) -> None:
     """Print a table as wide as the terminal, with numbers aligned to the right."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(title=title, title_justify="left")
+    def cell(text: str) -> Text:
+        return Text(printable(text))  # not a str, which rich would read as markup
+
+    table = Table(title=cell(title) if title else None, title_justify="left")
     for index, column in enumerate(columns):
         numeric = index > 0 and all(row[index][:1].isdigit() or row[index] in ("", "—") for row in rows)
-        table.add_column(column, justify="right" if numeric else "left")
+        table.add_column(cell(column), justify="right" if numeric else "left")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(cell, row))
     Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, print_json, show_rules, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_rules, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def evaluate(
     if checkpoint and checkpoint.same and not as_json:
         same = checkpoint.same
         worst = min(same, key=lambda name: same[name])
-        typer.echo(f"Share of answers that equal the run's: {same[worst]:.4f} (rule {worst}, the smallest of all).")
+        say(f"Share of answers that equal the run's: {same[worst]:.4f} (rule {worst}, the smallest of all).")
 
 
 def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | None:
@@ -81,7 +81,7 @@ def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | 
 def certify(
     folder: Folder,
     rule: Annotated[str, typer.Option(help="rule, or rule/bank")] = "red",
-    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing mass; repeatable")] = None,
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing weight; repeatable")] = None,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -119,6 +119,4 @@ def certify(
     show_table(
         ["rule", *(f"ε = {name}" for name in names), "breakable"], rows, f"Certified accuracy, {folder}, seed {seed}"
     )
-    typer.echo(
-        "ε: share of routing weight that an adversary may move. Breakable: examples that change under some router."
-    )
+    say("ε: share of routing weight that an adversary may move. Breakable: examples that change under some router.")

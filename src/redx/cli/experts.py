@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -206,11 +206,11 @@ def train_router(
 
 def _warn_unverified(unverified: bool, name: str) -> None:
     if unverified:
-        typer.echo(f"warning: nothing checked that {name} was trained on the base of this run", err=True)
+        say(f"warning: nothing checked that {name} was trained on the base of this run", error=True)
 
 
 def _print_result(as_json: bool, result: dict[str, Any], message: str) -> None:
-    print_json(result) if as_json else typer.echo(message)
+    print_json(result) if as_json else say(message)
 
 
 def _figure(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
 
 BATCH = 2048  # lines of stdin that are solved together
@@ -48,15 +48,15 @@ def predict(
     if as_json:
         return print_json(answers)
     for facts in answers:
-        typer.echo(f"{facts['text']}  →  {facts['answer']}")
+        say(f"{facts['text']}  →  {facts['answer']}")
         line = f"range {facts['range']}, " if facts["range"] else ""
-        typer.echo(f"{line}base alone {facts['base']}, rule {used_rule}, certified radius {facts['radius']:.4g}")
+        say(f"{line}base alone {facts['base']}, rule {used_rule}, certified radius {facts['radius']:.4g}")
         rows = [
             [expert, f"{weight:.4f}", f"{facts['contributions'][expert]:+.4f}"]
             for expert, weight in facts["weights"].items()
         ]
         show_table(["expert", "weight", f"adds to {facts['answer']}"], rows)
-    typer.echo("Radius r: whoever moves less than a share r of the routing weight cannot change the answer.")
+    say("Radius r: whoever moves less than a share r of the routing weight cannot change the answer.")
 
 
 def solve(
@@ -81,7 +81,7 @@ def solve(
         for question, chain in zip(batch, answering.solve(batch), strict=True):
             facts = describe_chain(question, chain)
             failed |= facts["answer"] is None
-            typer.echo(json.dumps(facts)) if as_json else show_chain(facts)
+            print(json.dumps(facts)) if as_json else show_chain(facts)
     if failed:
         raise typer.Exit(1)
 
@@ -103,7 +103,7 @@ def describe_chain(text: str, chain: Chain | RedxError) -> dict[str, Any]:
 def show_chain(facts: dict[str, Any]) -> None:
     """Print a solved question."""
     if facts["program"]:
-        typer.echo(f"{facts['text']}\n{facts['program']}")
+        say(facts["text"], *facts["program"].split("\n"))
     if facts["steps"]:
         rows = [
             [
@@ -117,5 +117,5 @@ def show_chain(facts: dict[str, Any]) -> None:
         ]
         show_table(["step", "answer", "expert", "weights", "radius"], rows)
     if facts["answer"] is None:
-        return typer.echo(f"redx: {facts['reason']}", err=True)
-    typer.echo(f"= {facts['answer']}, certified radius {facts['radius']:.4g}")
+        return say(f"redx: {facts['reason']}", error=True)
+    say(f"= {facts['answer']}, certified radius {facts['radius']:.4g}")

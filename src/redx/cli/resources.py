@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, about, print_json, show_table
+from redx.cli.common import AsJson, about, print_json, say, show_table
 from redx.config import QuestionsConfig
 
 
@@ -21,7 +21,7 @@ def fetch_mnist(
     from redx.tasks.mnist.download import mnist_folder
 
     folder = mnist_folder(data_dir)
-    print_json({"folder": str(folder)}) if as_json else typer.echo(f"MNIST is in {folder}")
+    print_json({"folder": str(folder)}) if as_json else say(f"MNIST is in {folder}")
 
 
 def fetch_backbone(
@@ -35,7 +35,7 @@ def fetch_backbone(
     from redx.models.backbones.hub import model_folder
 
     folder = model_folder(name)
-    print_json({"folder": str(folder)}) if as_json else typer.echo(f"{name} is in {folder}")
+    print_json({"folder": str(folder)}) if as_json else say(f"{name} is in {folder}")
 
 
 def cache_info(as_json: AsJson = False) -> None:
@@ -65,7 +65,7 @@ def cache_clear(
     from redx.io import cache
 
     freed = cache.clear_cache(kind)
-    print_json({"freed": freed}) if as_json else typer.echo(f"freed {freed / 2**20:,.1f} MiB")
+    print_json({"freed": freed}) if as_json else say(f"freed {freed / 2**20:,.1f} MiB")
 
 
 def make_data(
@@ -89,7 +89,7 @@ def make_data(
     options |= {"operators": tuple(range(1, operators + 1))} if operators else {}
     options |= {"operations": tuple(operation)} if operation else {}
     tables.write_jsonl(out, make(kind, total, seed, **options))
-    print_json({"file": str(out), "questions": total}) if as_json else typer.echo(f"{total:,} questions in {out}")
+    print_json({"file": str(out), "questions": total}) if as_json else say(f"{total:,} questions in {out}")
 
 
 def doctor(as_json: AsJson = False) -> None:

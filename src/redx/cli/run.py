@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from redx.cli.common import AsJson, about, print_json, show_main_rules, show_rules, show_table
+from redx.cli.common import AsJson, about, print_json, say, show_main_rules, show_rules, show_table
 
 if TYPE_CHECKING:
     from redx.tasks import Task
@@ -58,7 +58,7 @@ def _run_command(task: Task) -> Any:
         as_json: bool,
         **values: Any,
     ) -> None:
-        from redx.report.verdict import one_sentence
+        from redx.report.headline import one_sentence
         from redx.runs import pipeline
 
         changes = {name: _plain(value) for name, value in values.items() if value is not None}
@@ -68,7 +68,7 @@ def _run_command(task: Task) -> Any:
         if as_json:
             return print_json(finished.summary)
         show_rules(finished.summary) if all_banks else show_main_rules(finished.summary)
-        typer.echo(f"\n{one_sentence(finished.summary['rules'])}\nreport: {finished.report}")
+        say("", one_sentence(finished.summary["rules"]), f"report: {finished.report}")
 
     presets = f"{about('preset')}: {', '.join(task.presets)}"
     common = [
@@ -130,7 +130,7 @@ def report(
     from redx.runs.reports import write_reports
 
     page = write_reports(runs, out or Path("report.html"))
-    print_json({"report": str(page)}) if as_json else typer.echo(f"report: {page}")
+    print_json({"report": str(page)}) if as_json else say(f"report: {page}")
 
 
 def list_tasks(as_json: AsJson = False) -> None:

@@ -120,7 +120,7 @@ class JitterNoise(Noise):
 
 
 class DropNoise(Noise):
-    """Every expert is missing with probability `level`; remaining weights are normalised, or else the base answers.
+    """Every expert is missing with probability `level`, the rest is normalised; without any, the base answers.
 
     Examples
     --------
@@ -141,7 +141,7 @@ class DropNoise(Noise):
 
 
 class PermuteNoise(Noise):
-    """The gates of a share `level` of the experts are permuted so that none keeps its own, anew for every example.
+    """The gates of a share `level` of the experts are permuted and none keeps its own, separately for every example.
 
     A single gate cannot be permuted, so the number of gates is drawn from {0, 2, 3, …} with mean `level` · K.
 

@@ -1,4 +1,4 @@
-"""Checks of a RedClassifier's parameters and inputs, each refused with one sentence."""
+"""Parameters and inputs of a RedClassifier: what is wrong is refused with one sentence."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from redx.composition.rules import RULES
+from redx.data.clusters import cluster_domains
+from redx.data.splits import sample_per_group
 from redx.errors import RedxError
 from redx.models.backbones.language import load_lower_half
+from redx.seeding import generator
 
 if TYPE_CHECKING:
     from redx.estimator.classifier import RedClassifier
@@ -73,3 +76,23 @@ def read_features(estimator: RedClassifier, X: Any, y: Any = None, reset: bool =
     if reset:
         language_model.prepare(texts)  # cached, for a search over parameters reads them again and again
     return language_model.read(texts).double().numpy(), y
+
+
+def split_examples(
+    estimator: RedClassifier, features: np.ndarray, labels: np.ndarray, domains: Any, seed: int
+) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
+    """Return which examples are held out, the domain index of each example, and the domains' names."""
+    draw, share = generator(seed, "held out"), estimator.held_out if estimator.experts == "owned" else 0.0
+    if domains is None:
+        held = sample_per_group(labels, share, 0, draw)
+        index = cluster_domains(features, ~held, labels, estimator.n_domains, seed)
+        return held, index, tuple(f"cluster-{number + 1}" for number in range(index.max() + 1))
+    check_consistent_length(features, domains)
+    column = column_or_1d(domains)
+    if missing := [row for row, name in enumerate(column) if name is None or name != name or not str(name).strip()]:
+        raise InvalidInput(f"Row {missing[0]} has no domain ({column[missing[0]]!r}); give every example one.")
+    names, index = np.unique([str(name) for name in column], return_inverse=True)
+    if len(names) < 2:
+        raise InvalidInput("There is only one domain; give at least two, or leave out `domains` to have them found.")
+    held = sample_per_group(index * len(estimator.classes_) + labels, share, 0, draw)
+    return held, index, tuple(map(str, names))

@@ -14,17 +14,16 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
 from redx.composition.rules import Rule, compose, get_rule, to_logits
 from redx.config import BankId
-from redx.data.clusters import cluster_domains
 from redx.data.dataset import Split
 from redx.data.splits import classes_are_disjoint, sample_per_group
-from redx.estimator.checks import InvalidInput, check_choices, check_parameters, read_features
+from redx.estimator.checks import InvalidInput, check_choices, check_parameters, read_features, split_examples
 from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_tensors
 from redx.models.backbones import hub
 from redx.models.expert import Expert
@@ -161,7 +160,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def _train(self, features: np.ndarray, labels: np.ndarray, domains: Any, seed: int) -> None:
-        held, domain_index, self.domains_ = self._split(features, labels, domains, seed)
+        held, domain_index, self.domains_ = split_examples(self, features, labels, domains, seed)
         groups = domain_index * len(self.classes_) + labels
         shared = np.flatnonzero(~held)
         shared = shared[sample_per_group(groups[shared], self.share, 1, generator(seed, "shared subset"))]
@@ -191,24 +190,6 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if config.of_form("pooled"):
             state.pooled = train_pooled(config, base, train, rest, seed, 1.0)
         self.model_ = state.compose(experts, self._to_inputs, self.rule)
-
-    def _split(
-        self, features: np.ndarray, labels: np.ndarray, domains: Any, seed: int
-    ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
-        """Return which examples are held out, the domain index of each example, and the domains' names."""
-        draw, share = generator(seed, "held out"), self.held_out if self.experts == "owned" else 0.0
-        if domains is None:
-            held = sample_per_group(labels, share, 0, draw)
-            index = cluster_domains(features, ~held, labels, self.n_domains, seed)
-            return held, index, tuple(f"cluster-{number + 1}" for number in range(index.max() + 1))
-        check_consistent_length(features, domains)
-        names, index = np.unique([str(name) for name in column_or_1d(domains)], return_inverse=True)
-        if len(names) < 2:
-            raise InvalidInput(
-                "There is one domain only; give at least two, or leave out `domains` to have them found."
-            )
-        held = sample_per_group(index * len(self.classes_) + labels, share, 0, draw)
-        return held, index, tuple(map(str, names))
 
     def _train_experts(self, datasets: Sequence[ExpertData]) -> list[Expert]:
         """Train experts; warn where there are too few held-out examples for the cut-off of some."""
@@ -242,7 +223,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[self._logits(X, domains).argmax(1)]
 
     def certified_radius(self, X: Any, domains: Any = None) -> np.ndarray:
-        """Return ε* of each example, (N,): the share of routing mass that may be moved without changing the answer."""
+        """Return ε* of each example, (N,): the routing weight that may be moved without changing the answer."""
         rule, parts = self._parts(X, domains)
         return certify(rule, parts).radius.numpy()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -19,7 +18,17 @@ from torch import Tensor
 
 from redx.errors import RedxError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 MAX_NAME = 100  # characters in the name of an expert
+MAX_NAME_BYTES = 200  # in UTF-8; common file systems allow 255
+FORBIDDEN = set('/\\:*?"<>|')
+HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # control, format (such as U+202E), surrogates, unassigned
+DEVICES = {"CON", "PRN", "AUX", "NUL", *(f"{port}{number}" for port in ("COM", "LPT") for number in range(1, 10))}
+RESERVED = {"all", "pooled", "router"}  # names that mean something else in a run folder
 Tensors = dict[str, Tensor]
 
 
@@ -67,11 +76,13 @@ def atomic_path(path: Path) -> Iterator[Path]:
         ) from error
 
 
-def _create_locked(temporary: Path) -> int:
+def _create_locked(temporary: Path) -> int | None:
     """Create a file and lock it for as long as its descriptor is open, so that `_remove_stale` leaves it alone."""
     while True:
         # the system applies the user's umask to this mode
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        if fcntl is None:  # Windows moves no open files
+            return os.close(descriptor)
         with suppress(OSError):  # some network disks have no locks; then nothing is removed either
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         if temporary.exists():  # another process may have removed it before it was locked
@@ -81,7 +92,7 @@ def _create_locked(temporary: Path) -> int:
 
 def _remove_stale(path: Path) -> None:
     """Delete the temporary files that killed processes have left for the same target; their locks are free."""
-    for entry in list(os.scandir(path.parent)):
+    for entry in [] if fcntl is None else list(os.scandir(path.parent)):
         if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp", entry.name) and entry.is_file():
             with suppress(OSError), open(entry.path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,26 +172,41 @@ def natural_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
     ['a9', 'a10']
     """
     pieces = re.split(r"([0-9]+)", name.casefold())  # text and numbers in turn
-    return [(0, int(piece), "") if at % 2 else (1, 0, piece) for at, piece in enumerate(pieces) if piece], name
+    keys = []
+    for position, piece in enumerate(pieces):
+        number = piece.lstrip("0") or "0"
+        if piece:
+            keys.append((0, len(number), number) if position % 2 else (1, 0, piece))
+    return keys, name
 
 
 def to_safe_name(name: str) -> str:
-    """Return a name as the name of a folder: forbidden characters become `_`, and most names stay unchanged.
+    """Return a name that a folder can have on any common disk; most names stay unchanged.
+
+    Forbidden and invisible characters become `_`, names of Windows devices get one at the end, and long names are cut.
 
     Examples
     --------
-    >>> to_safe_name("reviews/books")
-    'reviews_books'
+    >>> to_safe_name("reviews/books"), to_safe_name("con")
+    ('reviews_books', 'con_')
     """
-    allowed = re.sub(r'[\x00-\x1f\x7f/\\:*?"<>|]', "_", unicodedata.normalize("NFC", name))
-    return allowed[:MAX_NAME].strip(" .")
+    characters = unicodedata.normalize("NFC", name)[:MAX_NAME]
+    allowed = "".join("_" if one in FORBIDDEN or unicodedata.category(one) in HIDDEN else one for one in characters)
+    while len(allowed.encode()) > MAX_NAME_BYTES:
+        allowed = allowed[:-1]
+    allowed = allowed.strip(" .")
+    return f"{allowed}_" if allowed.partition(".")[0].upper() in DEVICES else allowed
 
 
 def check_name(name: str) -> str:
-    """Return the name of an expert unchanged, or raise `RedxError` if no folder can have this name."""
+    """Return the name of an expert unchanged, or raise `RedxError` if it cannot be used."""
     if not name or to_safe_name(name) != name:
         raise RedxError(
-            f"An expert cannot be called {name[:MAX_NAME]!r}, since no folder can have this name; "
+            f"An expert cannot be called {name[:MAX_NAME]!r}, since its folder has the same name; "
             f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, and no dots or spaces at the ends.'
+        )
+    if name.casefold() in RESERVED:
+        raise RedxError(
+            f"An expert cannot be called {name!r}, which has another meaning in a run; choose another name."
         )
     return name

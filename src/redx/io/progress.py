@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from redx.io.terminal import printable
+
 
 @contextmanager
 def progress(title: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
@@ -29,7 +31,12 @@ def progress(title: str, total: float | None = None) -> Iterator[Callable[[float
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description:<28}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total)
+        task = bar.add_task(printable(title), total=total)
         yield lambda amount: bar.advance(task, amount)

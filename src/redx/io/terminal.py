@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import unicodedata
 
-HARMLESS = {"\n", "\t"}  # in messages of several lines
 HIDDEN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")  # control, format (such as U+202E), surrogates, unassigned
 
 
 def printable(text: str) -> str:
-    """Return text whose control, format and unassigned characters are written as escapes, such as `\\x1b`.
+    """Return text in one line, whose control, format and unassigned characters are written as escapes.
+
+    Parameters
+    ----------
+    text
+        Any text: a label, a file name, an error message.
+
+    Returns
+    -------
+    str
+        The text, in which for example an escape character is written as backslash, x, 1, b.
 
     Examples
     --------
-    >>> print(printable("a\\x1b[31mb"))
-    a\\x1b[31mb
+    >>> printable("red" + chr(27) + "[31m") == "red" + chr(92) + "x1b[31m"
+    True
     """
     return "".join(_escape(character) for character in text)
 
 
 def _escape(character: str) -> str:
-    if character in HARMLESS or unicodedata.category(character) not in HIDDEN:
+    if unicodedata.category(character) not in HIDDEN:
         return character
     return character.encode("unicode_escape", "surrogatepass").decode()

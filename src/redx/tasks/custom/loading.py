@@ -16,7 +16,7 @@ from redx.data import arrays, clusters, splits, tables
 from redx.data.dataset import Data, Split
 from redx.data.text import pack_texts
 from redx.errors import RedxError
-from redx.io.files import natural_order, to_safe_name
+from redx.io.files import RESERVED, natural_order, to_safe_name
 from redx.seeding import generator
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ MIN_TRAIN = 5  # training examples of a domain
 MIN_CLUSTER = 10  # examples of a cluster
 MAX_CHARACTERS = 2000  # of a text; the rest is not read
 SPLIT_INDEX = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
-RESERVED = {"", "all", "pooled", "router"}  # names that mean something else in a run folder
 
 
 def load_texts(config: RunConfig, seed: int) -> Data:
@@ -163,7 +162,7 @@ def build_data(
 def folder_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return distinct names that can be folders on any disk, one for every domain; most stay as they are."""
     chosen: list[str] = []
-    taken = set(RESERVED)
+    taken = {"", *RESERVED}
     for name in names:
         safe = to_safe_name(name[:50])
         candidate, count = safe, 1

@@ -1,4 +1,4 @@
-"""The lm decomposer: well-formed whatever the model says, and learning what it should, from what it should."""
+"""The `lm` decomposer: well-formed programs whatever the model writes, and training on programs alone."""
 
 from __future__ import annotations
 
@@ -10,22 +10,28 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load, save
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn import functional as F
 from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
-    PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
 
+from helpers.language_models import save_bert
+from helpers.program_tokenizers import by_character, by_chunk, by_word
 from redx.errors import RedxError
-from redx.tasks.arithmetic.decomposers import language_model
-from redx.tasks.arithmetic.decomposers.grammar import LIMIT, Grammar
-from redx.tasks.arithmetic.decomposers.language_model import LMDecomposer, loss, stack
+from redx.tasks.arithmetic.decomposers.grammar import Grammar
+from redx.tasks.arithmetic.decomposers.language_model import (
+    LMDecomposer,
+    TrainingExample,
+    draw_example,
+    load_causal_lm,
+    loss,
+    stack_examples,
+)
 from redx.tasks.arithmetic.program import Program
 from redx.tasks.arithmetic.sentences import language, render, sample
 from redx.tasks.arithmetic.tokens import tokens
@@ -38,47 +44,16 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "head_dim": 8,
     "max_position_embeddings": 1024,
-    "initializer_range": 0.3,  # else an untrained model says the same whatever it is asked
+    "initializer_range": 0.3,  # otherwise an untrained model writes the same for every question
 }
+
+
 PIECES = (
     "12 5 3 0 100 7 7 twelve twenty-one hundred plus minus + - ? . , and add to from take away <|im_end|> x1 [END] é"
 )
+
+
 KINDS = ("qwen3", "llama")
-
-
-def letters(signs: str = string.printable) -> PreTrainedTokenizerFast:
-    """One token a character; padding is the end, as in many a real model."""
-    inner = Tokenizer(models.WordLevel({sign: at for at, sign in enumerate(["[UNK]", "[END]", *signs])}, "[UNK]"))
-    inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    inner.decoder = decoders.Fuse()
-    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", eos_token="[END]", pad_token="[END]")
-
-
-def chunks() -> PreTrainedTokenizerFast:
-    """Tokens of many characters that know no bounds, such as ' = x1\\nStep 2: x1 '."""
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    inner.decoder = decoders.ByteLevel()
-    return merged(inner, pre_tokenizers.ByteLevel.alphabet())
-
-
-def words(across: str = " ") -> PreTrainedTokenizerFast:
-    """Tokens that carry the space before them, and get one at the start of a text; they may go across line breaks."""
-    inner = Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.Metaspace()
-    inner.decoder = decoders.Metaspace()
-    return merged(inner, [*string.printable], across)
-
-
-def merged(inner: Tokenizer, alphabet: list[str], across: str = "\n") -> PreTrainedTokenizerFast:
-    draw = random.Random(0)
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["[END]"], initial_alphabet=alphabet)
-    texts = (str(sample(draw, draw.randint(1, 4))).replace("\n", across) for _ in range(200))
-    inner.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="[END]", pad_token="[END]")
-
-
-TOKENIZERS = {"letters": letters(), "chunks": chunks(), "words": words(), "across": words("\n")}
 
 
 @pytest.fixture(scope="module")
@@ -89,10 +64,10 @@ def backbones(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     qwen3 = Qwen3ForCausalLM(Qwen3Config(vocab_size=110, **SIZES, tie_word_embeddings=True))
     qwen3.generation_config.update(do_sample=True, repetition_penalty=9.0, max_length=5, eos_token_id=[5, 6])
     qwen3.save_pretrained(folders["qwen3"])
-    letters().save_pretrained(folders["qwen3"])
+    by_character().save_pretrained(folders["qwen3"])
     LlamaForCausalLM(LlamaConfig(vocab_size=400, **SIZES)).save_pretrained(folders["llama"])
-    chunks().save_pretrained(folders["llama"])
-    return {kind: str(place) for kind, place in folders.items()}
+    by_chunk().save_pretrained(folders["llama"])
+    return {kind: str(folder) for kind, folder in folders.items()}
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -106,28 +81,27 @@ def questions(total: int, seed: int = 0) -> list[str]:
     return sentences + [" ".join(draw.choices(PIECES.split(), k=draw.randint(0, 9))) for _ in range(total // 2)]
 
 
-def lessons(grammar: Grammar, total: int) -> list[language_model.Lesson]:
+def draw_examples(grammar: Grammar, total: int) -> list[TrainingExample]:
     draw = random.Random(9)
-    return [language_model._lesson(draw, language("train"), grammar) for _ in range(total)]
+    return [draw_example(draw, language("train"), grammar) for _ in range(total)]
 
 
 @pytest.mark.parametrize(("copy", "total"), [(True, 500), (False, 40)])
-def test_nothing_malformed_comes_out(
+def test_every_program_is_well_formed(
     untrained: LMDecomposer, copy: bool, total: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(untrained, "copy", copy)
-    monkeypatch.setattr(language_model, "ROWS", 256)
     texts = questions(total)
     programs = 0
-    for text, found in zip(texts, untrained.decompose(texts), strict=True):
-        if isinstance(found, RedxError):
+    for text, program in zip(texts, untrained.decompose(texts, max_batch_texts=256), strict=True):
+        if isinstance(program, RedxError):
             with pytest.raises(RedxError):
                 tokens(text)
             continue
         programs += 1
-        assert Program.parse(str(found)) == found
+        assert Program.parse(str(program)) == program
         numbers = [token.value for token in tokens(text) if token.value is not None]
-        for operand in found.operands if copy else ():  # every number of the text is used at most once
+        for operand in program.operands if copy else ():  # every number of the text is used at most once
             numbers.remove(operand)
     assert programs > total / 2
 
@@ -141,7 +115,7 @@ def test_a_broken_model_keeps_to_the_grammar(backbones: dict[str, str]) -> None:
     assert sorted(found.operands) == [5, 12]
 
 
-def test_company_changes_no_answer(untrained: LMDecomposer) -> None:
+def test_the_program_of_a_text_does_not_depend_on_the_other_texts(untrained: LMDecomposer) -> None:
     texts = questions(24, seed=3)
     together = [str(answer) for answer in untrained.decompose(texts)]
     assert together == [str(untrained.decompose([text])[0]) for text in texts]
@@ -149,13 +123,13 @@ def test_company_changes_no_answer(untrained: LMDecomposer) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out")
-def test_a_model_of_another_build_works_too(tmp_path: Path) -> None:
+def test_a_model_of_another_architecture_works_too(tmp_path: Path) -> None:
     """Positions by table, one matrix for q, k and v, and a word's space before it."""
     torch.manual_seed(0)
     GPT2LMHeadModel(
         GPT2Config(vocab_size=400, n_positions=512, n_embd=32, n_layer=2, n_head=2, initializer_range=0.3)
     ).save_pretrained(tmp_path)
-    words().save_pretrained(tmp_path)
+    by_word().save_pretrained(tmp_path)
     trained = LMDecomposer.train(0, str(tmp_path), samples=8)
     texts = questions(12, seed=7)
     together = [str(answer) for answer in trained.decompose(texts)]
@@ -163,42 +137,13 @@ def test_a_model_of_another_build_works_too(tmp_path: Path) -> None:
     assert LMDecomposer.train(0, str(tmp_path), samples=8, last_blocks=1).tensors()
 
 
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-def test_the_grammar_takes_every_program(tokenizer: str) -> None:
-    grammar, draw = Grammar(TOKENIZERS[tokenizer]), random.Random(4)
-    for copy in (True, False):
-        for steps in (1, 2, 5, LIMIT):
-            program = sample(draw, steps)
-            state = grammar.start(program.operands, copy)
-            ids = grammar.encode(program)
-            for token in ids[:-1]:
-                assert grammar.end not in grammar.allowed(state)
-                state = grammar.allowed(state)[token]
-            assert list(grammar.allowed(state)) == ids[-1:] == [grammar.end]
-            assert grammar.text(ids) == str(program)
-
-
-@pytest.mark.parametrize("tokenizer", TOKENIZERS)
-@pytest.mark.parametrize("copy", [True, False])
-def test_a_program_that_never_wants_to_end_is_ended(tokenizer: str, copy: bool) -> None:
-    grammar = Grammar(TOKENIZERS[tokenizer])
-    state, ids = grammar.start([7] * 40, copy), []
-    while ids[-1:] != [grammar.end]:
-        allowed = grammar.allowed(state)
-        token = max(allowed, key=lambda each: ("A" not in grammar.text([each]), each))
-        state = allowed[token]
-        ids.append(token)
-    assert len(Program.parse(grammar.text(ids)).steps) == LIMIT
-    assert len(ids) <= language_model._ROOM
-
-
-def test_the_loss_counts_the_program_and_its_end_alone(backbones: dict[str, str]) -> None:
-    model, grammar = language_model._load(backbones["qwen3"], "cpu")
-    taught = lessons(grammar, 3)
-    ids, mask, labels = stack(taught)
+def test_the_loss_counts_only_the_program_and_its_end(backbones: dict[str, str]) -> None:
+    model, grammar = load_causal_lm(backbones["qwen3"], "cpu")
+    examples = draw_examples(grammar, 3)
+    ids, mask, labels = stack_examples(examples)
     assert grammar.tokenizer.pad_token_id == grammar.end  # the trap: the end must be learned all the same
     unlikely = []
-    for row, (question, program) in enumerate(taught):
+    for row, (question, program) in enumerate(examples):
         whole = torch.tensor([question + program])
         size = whole.shape[1]
         assert program[-1] == grammar.end
@@ -208,46 +153,46 @@ def test_the_loss_counts_the_program_and_its_end_alone(backbones: dict[str, str]
         assert mask[row].tolist() == [1] * size + [0] * (ids.shape[1] - size)
         logits = model(input_ids=whole).logits[0, len(question) - 1 : -1]
         unlikely.append(F.cross_entropy(logits, torch.tensor(program), reduction="none"))
-    torch.testing.assert_close(loss(model, taught), torch.cat(unlikely).mean())
+    torch.testing.assert_close(loss(model, examples), torch.cat(unlikely).mean())
 
 
-def test_training_lowers_the_loss_and_saves_lora_alone(backbones: dict[str, str]) -> None:
-    place = backbones["llama"]
-    model, grammar = language_model._load(place, "cpu")
-    taught = lessons(grammar, 16)
-    before = loss(model, taught)
-    trained = LMDecomposer.train(0, place, samples=400, rank=4, rate=3e-2)
-    assert loss(trained._model, taught) < 0.95 * before
+def test_training_lowers_the_loss_and_only_lora_is_saved(backbones: dict[str, str]) -> None:
+    folder = backbones["llama"]
+    model, grammar = load_causal_lm(folder, "cpu")
+    examples = draw_examples(grammar, 16)
+    before = loss(model, examples)
+    trained = LMDecomposer.train(0, folder, samples=400, rank=4, rate=3e-2)
+    assert loss(trained._model, examples) < 0.95 * before
     own = trained.tensors()
     assert len(own) == 3 * 4 * 2  # blocks, matrices, A and B
     assert all("lora" in name for name in own)
-    again = LMDecomposer.of(load(save(own)), place, rank=4)
+    again = LMDecomposer.from_tensors(load(save(own)), folder, rank=4)
     texts = questions(20, seed=5)
     assert [*map(str, again.decompose(texts))] == [*map(str, trained.decompose(texts))]
     assert all(torch.equal(again.tensors()[name], own[name]) for name in own)
-    same, other = (LMDecomposer.train(seed, place, samples=8).tensors() for seed in (0, 1))
-    assert all(torch.equal(same[name], old) for name, old in LMDecomposer.train(0, place, samples=8).tensors().items())
+    same, other = (LMDecomposer.train(seed, folder, samples=8).tensors() for seed in (0, 1))
+    assert all(torch.equal(same[name], old) for name, old in LMDecomposer.train(0, folder, samples=8).tensors().items())
     assert any(not torch.equal(same[name], old) for name, old in other.items())
 
 
-def test_the_last_blocks_alone_learn(backbones: dict[str, str]) -> None:
-    place = backbones["qwen3"]
-    trained = LMDecomposer.train(0, place, samples=160, last_blocks=1, rate=1e-2)
+def test_only_the_last_blocks_are_trained(backbones: dict[str, str]) -> None:
+    folder = backbones["qwen3"]
+    trained = LMDecomposer.train(0, folder, samples=160, last_blocks=1, rate=1e-2)
     own = trained.tensors()
-    model, grammar = language_model._load(place, "cpu")
-    taught = lessons(grammar, 16)
-    assert loss(trained._model, taught) < 0.95 * loss(model, taught)
+    model, grammar = load_causal_lm(folder, "cpu")
+    examples = draw_examples(grammar, 16)
+    assert loss(trained._model, examples) < 0.95 * loss(model, examples)
     assert all(name.startswith("model.layers.2.") for name in own)
     for name, old in model.named_parameters():
         assert torch.equal(trained._model.get_parameter(name), old) == (name not in own), name
-    again = LMDecomposer.of(load(save(own)), place, last_blocks=1)
+    again = LMDecomposer.from_tensors(load(save(own)), folder, last_blocks=1)
     texts = questions(10, seed=6)
     assert [*map(str, again.decompose(texts))] == [*map(str, trained.decompose(texts))]
     with pytest.raises(RedxError, match="choose 1 to 3"):
-        LMDecomposer.train(0, place, samples=1, last_blocks=4)
+        LMDecomposer.train(0, folder, samples=1, last_blocks=4)
 
 
-def test_a_text_that_cannot_be_read_yields_its_refusal_in_its_place(untrained: LMDecomposer) -> None:
+def test_an_unreadable_text_gives_its_error_in_its_place(untrained: LMDecomposer) -> None:
     first, empty, last, times, long = untrained.decompose(
         ["1 plus 2", "", "4 minus 3", "3 times 4", "1 plus " * 250 + "1"]
     )
@@ -263,7 +208,7 @@ def test_other_tensors_are_refused(backbones: dict[str, str]) -> None:
     own = LMDecomposer.train(0, backbones["qwen3"], samples=1).tensors()
     for wrong in ({}, own | {"more": torch.zeros(1)}, {name: tensor[:1] for name, tensor in own.items()}):
         with pytest.raises(RedxError, match="no lm decomposer"):
-            LMDecomposer.of(wrong, backbones["qwen3"])
+            LMDecomposer.from_tensors(wrong, backbones["qwen3"])
 
 
 @pytest.mark.parametrize(("lack", "reason"), [("\n", "cannot write programs"), ("end", "no end token")])
@@ -272,7 +217,7 @@ def test_a_tokenizer_that_cannot_write_programs_is_refused(
 ) -> None:
     for file in Path(backbones["qwen3"]).iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    tokenizer = letters(string.printable.replace(lack, ""))
+    tokenizer = by_character(string.printable.replace(lack, ""))
     if lack == "end":
         tokenizer.eos_token = None
     tokenizer.save_pretrained(tmp_path)
@@ -280,8 +225,6 @@ def test_a_tokenizer_that_cannot_write_programs_is_refused(
         LMDecomposer.train(0, str(tmp_path), samples=1)
 
 
-def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
-    import tiny_lm
-
+def test_a_model_that_is_not_causal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RedxError, match="causal language model"):
-        LMDecomposer.train(0, str(tiny_lm.bert(tmp_path)), samples=1)
+        LMDecomposer.train(0, str(save_bert(tmp_path)), samples=1)

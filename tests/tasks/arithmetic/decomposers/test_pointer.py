@@ -90,7 +90,7 @@ def test_nothing_malformed_comes_out(pointer: PointerDecomposer, trained: bool) 
     wild = {
         name: torch.randn(old.shape, generator=noise) if old.is_floating_point() else old for name, old in own.items()
     }
-    reader = pointer if trained else PointerDecomposer.of(wild)
+    reader = pointer if trained else PointerDecomposer.from_tensors(wild)
     texts = [" ".join(draw.choices(PIECES.split(), k=draw.randint(0, 14))) for _ in range(4_000)]
     texts += ["".join(draw.choices(" 0123456789+-.,ab", k=draw.randint(0, 30))) for _ in range(500)]
     texts += ["".join(map(chr, draw.choices(range(0x3000), k=draw.randint(0, 40)))) for _ in range(490)]
@@ -124,7 +124,7 @@ def test_the_same_seed_gives_the_same_network() -> None:
 def test_it_can_be_saved(pointer: PointerDecomposer) -> None:
     from safetensors.torch import load, save
 
-    again = PointerDecomposer.of(load(save(pointer.tensors())))
+    again = PointerDecomposer.from_tensors(load(save(pointer.tensors())))
     texts = ["12 plus 5 minus 3", "Add 5 to 12, then subtract 3."]
     assert again.decompose(texts) == pointer.decompose(texts)
 
@@ -134,4 +134,4 @@ def test_other_tensors_are_refused(pointer: PointerDecomposer) -> None:
     fewer = {name: tensor for name, tensor in own.items() if name != "query"}
     for wrong in ({}, fewer, own | {"query": torch.zeros(2, 2)}, own | {"vocabulary": torch.zeros(3)}):
         with pytest.raises(RedxError, match="no pointer decomposer"):
-            PointerDecomposer.of(wrong)
+            PointerDecomposer.from_tensors(wrong)

@@ -1,0 +1,77 @@
+"""Training of the base: given, on features, with early stopping, and on values in order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from helpers.models import DOMAINS, draw_features
+from redx.config import BaseConfig, TrainingConfig
+from redx.data.dataset import Data
+from redx.models.encoder import FeatureEncoder
+from redx.models.trunks import MLPTrunk, TokenSum
+from redx.runs.presets import configure
+from redx.seeding import generator
+from redx.training.base import fit_base, set_class_values, train_base, train_feature_base
+
+TRAINING = TrainingConfig(epochs=40, batch=64, virtual_batch=64, lr=1e-2)
+
+
+def data() -> Data:
+    splits = draw_features(400), draw_features(100, 1), draw_features(100, 2)
+    return Data(*splits, tuple(DOMAINS), tuple(map(str, range(10))), "disjoint", 0.0)
+
+
+def test_a_base_that_the_task_gives_is_not_trained() -> None:
+    weight, bias = torch.randn(16, 10), torch.randn(10)
+    base = train_base(configure("toy", "quick"), replace(data(), given_base=(weight, bias)), seed=0)
+    x = draw_features(5).inputs
+    assert torch.equal(base.classify(base.embed(x)), x @ weight + bias)
+
+
+def test_the_base_of_a_run_learns_from_the_shared_subset() -> None:
+    config = configure("features", "quick", file="x.npz", share=0.5, epochs={"base": 40})
+    first, again, other = (train_base(config, data(), seed) for seed in (0, 0, 1))
+    test = draw_features(200, 3)
+    right = first.classify(first.embed(test.inputs)).argmax(-1) == test.labels
+    assert float(right.double().mean()) > 0.8
+    assert all(torch.equal(tensor, again.tensors()[name]) for name, tensor in first.tensors().items())
+    assert not torch.equal(first.weight, other.weight)
+
+
+def test_a_feature_base_gives_its_inputs_to_the_experts_too() -> None:
+    base = train_feature_base(TRAINING, draw_features(300), hidden=8, classes=10, seed=0)
+    assert (len(base.weight), base.width, base.outputs) == (8, 8 + 16, 10)
+    test = draw_features(200, 3)
+    right = base.classify(base.embed(test.inputs)).argmax(-1) == test.labels
+    assert float(right.double().mean()) > 0.8
+
+
+@pytest.mark.parametrize("patience", [None, 1])
+def test_early_stopping_needs_validation_and_patience(patience: int | None) -> None:
+    evaluated: list[int] = []
+
+    class Counting(FeatureEncoder):
+        def forward(self, x: Tensor) -> Tensor:
+            evaluated.extend([] if self.training else [len(x)])
+            return super().forward(x)
+
+    trunk = MLPTrunk(16, 8, 1, beside=False)
+    training = TRAINING.model_copy(update={"epochs": 4, "patience": patience})
+    fit_base(Counting(trunk), BaseConfig(training=training), draw_features(50), draw_features(20, 1), 10, 0)
+    # after training the shared subset is embedded once; with patience, validation is scored after every epoch
+    assert evaluated == ([50] if patience is None else [20] * (len(evaluated) - 1) + [50])
+    assert (len(evaluated) > 1) == (patience is not None)
+
+
+def test_classes_in_order_answer_best_at_their_own_values() -> None:
+    trunk, classifier = TokenSum(6, hidden=8, depth=1, beside=False), nn.Linear(64, 99)
+    values = set_class_values(trunk, classifier)
+    assert (values.diff() > 0).all()
+    assert torch.allclose(values, -values.flip(0))
+    assert torch.equal(classifier(trunk.code(values)).argmax(-1), torch.arange(99))
+    noisy = values + 0.2 * values.diff()[0] * (2 * torch.rand(99, generator=generator(0)) - 1)
+    assert torch.equal(classifier(trunk.code(noisy)).argmax(-1), torch.arange(99))

@@ -1,0 +1,85 @@
+"""What each learner is trained on: shared subsets, parts of validation, and the data of each expert."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from helpers.models import DOMAINS, draw_expert_datasets, draw_features
+from redx.data.dataset import Data, Split
+from redx.errors import RedxError
+from redx.io.files import write_tensors
+from redx.runs.presets import configure
+from redx.training import datasets
+from redx.training.datasets import SharedData
+
+
+@pytest.fixture
+def data() -> Data:
+    """Ten classes in five domains: 500 training, 200 validation and 100 test examples."""
+    splits = draw_features(500), draw_features(200, 1), draw_features(100, 2)
+    return Data(*splits, tuple(DOMAINS), tuple(map(str, range(10))), "disjoint", 0.0)
+
+
+def test_the_data_of_an_expert_hold_no_example_of_another_domain() -> None:
+    for index, data in enumerate(draw_expert_datasets(draw_features(400))):
+        assert data.name == DOMAINS[index]
+        assert set(data.own.domains.tolist()) == {index}
+        assert set(data.validation.domains.tolist()) == {index}
+        assert index not in data.anchors.domains.tolist()
+        assert index not in data.calibration.domains.tolist()
+
+
+def test_the_shared_subset_has_its_share_of_every_label(data: Data) -> None:
+    rows = datasets.shared_rows(data, 0.1, seed=0)
+    assert torch.bincount(data.train.labels[rows]).tolist() == [5] * 10
+    assert torch.equal(rows, rows.sort().values)
+    assert torch.equal(rows, datasets.shared_rows(data, 0.1, seed=0))
+    assert not torch.equal(rows, datasets.shared_rows(data, 0.1, seed=1))
+    assert torch.bincount(data.train.labels[datasets.shared_rows(data, 0.01, 0, least=3)]).tolist() == [3] * 10
+
+
+def test_validation_for_choices_and_for_cut_offs_are_apart(data: Data) -> None:
+    choices, calibration = datasets.split_validation(data, 0.6, seed=0)
+    assert (len(choices), len(calibration)) == (80, 120)
+    assert sorted([*choices.tolist(), *calibration.tolist()]) == list(range(200))
+
+
+def test_shared_data_of_a_run_come_from_train_and_calibration(data: Data) -> None:
+    config = configure("features", "quick", file="x.npz")
+    shared = datasets.select_shared(data, config, seed=0)
+    _, calibration = datasets.split_validation(data, config.ownership.calibration, seed=0)
+    assert shared.calibration.digest() == data.validation.only(calibration).digest()
+    rows = datasets.shared_rows(data, config.base.share, 0, config.base.least)
+    assert shared.anchors.digest() == data.train.only(rows).digest()
+
+
+def test_shared_data_are_written_and_read(tmp_path: Path) -> None:
+    shared = SharedData(draw_features(20), draw_features(10, 1))
+    write_tensors(tmp_path / "shared.safetensors", shared.tensors())
+    again = datasets.read_shared(tmp_path)
+    assert again.anchors.digest() == shared.anchors.digest()
+    assert again.calibration.digest() == shared.calibration.digest()
+    write_tensors(tmp_path / "shared.safetensors", {"anchors.inputs": torch.zeros(1)})
+    with pytest.raises(RedxError, match="is no shared subset"):
+        datasets.read_shared(tmp_path)
+
+
+def test_an_expert_of_a_new_domain_is_anchored_by_all_shared_examples() -> None:
+    shared, own = SharedData(draw_features(20), draw_features(10, 1)), draw_features(8, 2)
+    data = shared.for_expert("new", own, own, list(DOMAINS))
+    assert (len(data.anchors), len(data.calibration)) == (20, 10)
+
+
+def test_copies_are_distorted_anew_and_splits_are_concatenated() -> None:
+    images = draw_features(3)
+    split = Split(torch.full((3, 28, 28), 200, dtype=torch.uint8), images.labels, images.domains)
+    first, second = (datasets.distorted_copy(split, 0, number) for number in (0, 1))
+    assert first.inputs.dtype == torch.uint8
+    assert not torch.equal(first.inputs, second.inputs)
+    assert torch.equal(first.inputs, datasets.distorted_copy(split, 0, 0).inputs)
+    both = datasets.concatenate([first, second])
+    assert torch.equal(both.inputs[3:], second.inputs)
+    assert len(both) == 6
