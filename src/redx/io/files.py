@@ -92,7 +92,9 @@ def _create_locked(temporary: Path) -> int | None:
 
 def _remove_stale(path: Path) -> None:
     """Delete the temporary files that killed processes have left for the same target; their locks are free."""
-    for entry in [] if fcntl is None else list(os.scandir(path.parent)):
+    if fcntl is None:
+        return
+    for entry in list(os.scandir(path.parent)):
         if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp", entry.name) and entry.is_file():
             with suppress(OSError), open(entry.path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
