@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
+
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CREATING = ("open", "os.mkdir", "os.fsync", "save_file")  # what a full disk refuses
 CHANGING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod")
@@ -191,10 +193,12 @@ def _be_child(words: list[str], root: Path, faults: Faults, files: list[Path]) -
 
 def run_command(words: list[str]) -> int:
     """Run a command of redx in this process, and return its exit code."""
-    from redx.cli import main
+    import redx.cli
 
+    if isinstance(redx.cli.app, typer.Typer):
+        redx.cli.app = typer.main.get_command(redx.cli.app)  # built once, since that takes long
     try:
-        main(words)
+        redx.cli.main(words)
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0

@@ -6,18 +6,22 @@ import contextlib
 import gzip
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import faults.injection as injection
+import redx
 from helpers.own_data import draw_clouds, write_arrays
-from redx.report import page
+from redx.report import html, page
+from redx.runs.folder import ask_model
+from redx.runs.parts import StoredParts, read_parts
 
 LEFTOVERS = re.compile(r"\.edit|\.journal\.json|\..+\.tmp")
 VOLATILE = ("run.log", "stages.json", "state.json", "summary.json", "report.html", "report.md")  # times are in them
@@ -42,6 +46,8 @@ class Verb:
         Whether it can be repeated after it has succeeded, with the same result.
     removes
         What is deleted from the world before.
+    changes_run
+        Whether it changes a finished run.
     """
 
     name: str
@@ -49,6 +55,7 @@ class Verb:
     whole: bool = True
     repeats: bool = True
     removes: tuple[str, ...] = field(default=())
+    changes_run: bool = False
 
 
 class Worlds:
@@ -70,7 +77,7 @@ class Worlds:
         self._make_template()
 
     def _make_template(self) -> None:
-        page.draw_figure = lambda figure, stem: "<svg/>"  # drawing takes most of the time, and touches no file
+        page.draw_figure = html.draw_figure = lambda *_: "<svg/>"  # drawing is slow, and touches no file
         self.template.mkdir()
         with self.inside(self.template):
             for words in (
@@ -110,11 +117,11 @@ class Worlds:
         verbs = [
             Verb("run", self.run_words, whole=False, removes=("run",)),
             Verb("run again", [*self.run_words, "--seed", "0", "--seed", "1"], whole=False),
-            Verb("experts add", ["experts", "add", "fewer", "fewer/seed-0/removed/1"], repeats=False),
-            Verb("experts remove", ["experts", "remove", "run", "1"], repeats=False),
-            Verb("experts replace", ["experts", "replace", "run", "1", "new"], repeats=False),
+            Verb("experts add", ["experts", "add", "fewer", "fewer/seed-0/removed/1"], repeats=False, changes_run=True),
+            Verb("experts remove", ["experts", "remove", "run", "1"], repeats=False, changes_run=True),
+            Verb("experts replace", ["experts", "replace", "run", "1", "new"], repeats=False, changes_run=True),
             Verb("experts train", train, whole=False, repeats=False),
-            Verb("router train", router),
+            Verb("router train", router, changes_run=True),
             Verb("export", ["export", "run", "--out", "new.safetensors"]),
             Verb("shrink", ["shrink", "full.safetensors", "--trainable-last-n-layers", "0", "--out", "s.safetensors"]),
             Verb("report", ["report", "run"], whole=False, removes=("run/report.html", "run/report.md", "run/figures")),
@@ -155,25 +162,29 @@ def state_of(world: Path) -> State:
 
 
 def answers_of(run: Path) -> dict[str, Any]:
-    """Return what readers say about a run: predictions, certificates, experts; or the sentence of an error."""
-    import torch
-
-    import redx
-
+    """Return what readers of a run get: predictions, experts and parts; or the sentence of an error."""
     draws = torch.tensor(draw_clouds(16, seed=2)["x"]).float()
+    readers: dict[str, Callable[[], Any]] = {
+        "predict": lambda: redx.load(run).predict(draws),
+        "list": lambda: ask_model(run, None, lambda model: [expert.info for expert in model.experts]),
+        "parts": lambda: _describe_parts(read_parts(run, 0)),
+    }
     answers: dict[str, Any] = {}
-    try:
-        answers["predict"] = redx.load(run).predict(draws)
-    except redx.RedxError as error:
-        answers["predict"] = f"refused: {error}"
-    few = ["--noise", "swap", "--level", "1", "--epsilon", "1"]
-    for words in (["evaluate", str(run), *few], ["certify", str(run)], ["experts", "list", str(run)]):
-        code, out = ask([*words, "--json"])
-        is_sentence = code == 2 and out.startswith("redx: ") and out.count("\n") == 1
-        answers[words[0]] = json.loads(out) if code == 0 else f"refused: {out}" if is_sentence else out
-        if code and not is_sentence:
-            answers["bad"] = f"{words}: {out}"
+    for name, read in readers.items():
+        try:
+            answers[name] = read()
+        except redx.RedxError as error:
+            answers[name] = f"refused: {error}"
     return answers
+
+
+def _describe_parts(stored: StoredParts) -> dict[str, Any]:
+    """Return the domains, and for every bank the accuracy of the base and the shape and sum of what it adds."""
+    facts: dict[str, Any] = {"domains": stored.domains}
+    for bank_id, parts in stored.banks.items():
+        sums = [float(tensor.double().sum()) for tensor in vars(parts).values()]
+        facts[str(bank_id)] = [list(parts.residuals.shape), *sums]
+    return facts
 
 
 def leftovers(world: Path) -> list[str]:
