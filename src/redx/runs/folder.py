@@ -213,7 +213,8 @@ def _clean_up(folder: Path) -> None:
     for parent in [folder, folder / "figures", *seeds, *experts]:
         for path in [] if parent.is_symlink() else parent.glob(".*.tmp"):
             if TEMPORARY.fullmatch(path.name) and path.is_file():
-                path.unlink()
+                with contextlib.suppress(OSError):  # what is left over does no harm
+                    path.unlink()
 
 
 class PrintableFormatter(logging.Formatter):

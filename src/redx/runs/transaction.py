@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,9 +57,12 @@ class Transaction:
         """Make the change; afterwards the folder is as if it had been made in one step."""
         version = read_version(self.folder) + 1
         write_json(self.new(STATE), {"version": version})
-        for path in [*(self.folder / SCRATCH).rglob("*"), self.folder / SCRATCH, self.folder]:
-            if path.is_dir():
-                sync_folder(path)
+        try:
+            for path in [*(self.folder / SCRATCH).rglob("*"), self.folder / SCRATCH, self.folder]:
+                if path.is_dir():
+                    sync_folder(path)
+        except OSError as error:
+            raise RedxError(f"Cannot write to {self.folder} ({error.strerror}); nothing was changed.") from error
         write_json(self.folder / JOURNAL, {"moves": self._moves})
         recover(self.folder)
 
@@ -73,7 +76,8 @@ def edit(folder: Path) -> Iterator[Transaction]:
         transaction.commit()
     except BaseException:
         if not (folder / JOURNAL).exists():
-            _remove(folder / SCRATCH)
+            with suppress(RedxError):  # the next writer removes what is left
+                _remove(folder / SCRATCH)
         raise
 
 
@@ -85,15 +89,15 @@ def recover(folder: Path) -> None:
         try:
             for kind, *names in content["moves"]:
                 _MOVES[kind](folder, *names)
+            for parent in {(folder / names[-1]).parent for _, *names in content["moves"]} | {folder}:
+                sync_folder(parent)
+            journal.unlink()
         except (KeyError, TypeError, ValueError) as error:
             raise RedxError(f"{journal} is damaged; restore the run from a copy.") from error
         except OSError as error:
             raise RedxError(
                 f"Cannot complete a change in {folder} ({error.strerror}); fix its permissions and repeat the command."
             ) from error
-        for parent in {(folder / names[-1]).parent for _, *names in content["moves"]} | {folder}:
-            sync_folder(parent)
-        journal.unlink()
     _remove(folder / SCRATCH)
 
 
@@ -119,8 +123,12 @@ _MOVES: dict[str, Callable[..., None]] = {"replace": _replace, "move": _move}
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if not path.is_dir() or path.is_symlink():
+        return
+    try:
         shutil.rmtree(path)
+    except OSError as error:
+        raise RedxError(f"Cannot delete {path} ({error.strerror}); fix its permissions.") from error
 
 
 def read_version(folder: Path) -> int:
