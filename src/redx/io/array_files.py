@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from redx.errors import RedxError
 from redx.io.reading import TENSOR_BYTES, guarded, open_file
@@ -54,7 +54,7 @@ class ArrayHeader:
         return math.prod(self.shape) * max(self.dtype.itemsize, VALUE_BYTES)
 
 
-def read_header(file: BinaryIO, records: bool = False) -> ArrayHeader:
+def read_header(file: IO[bytes], records: bool = False) -> ArrayHeader:
     """Return the header of an array in numpy's format, without its values; `records` allows values with fields.
 
     Raises
