@@ -15,7 +15,7 @@ from helpers.commands import Answer, Ask
 from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import RunCopy, few_epochs, run_on_clouds, run_on_language_model
 from redx.cli import main
-from redx.io.files import read_json
+from redx.io.reading import read_json
 
 torch.set_num_threads(1)
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # read at the first product, here and in children

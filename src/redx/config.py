@@ -11,6 +11,9 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
 
+MAX_WIDTH, MAX_TRUNK = 2**16, 2**13  # of the layers of experts and router, and of a trunk
+MAX_SEED = 2**63 - 1
+
 
 class BankId(NamedTuple):
     """The identifier of a bank of experts, written FORM/NAME, such as `residual/plain`.
@@ -70,9 +73,13 @@ class StrictConfig(BaseModel):
 class TrainingConfig(StrictConfig):
     """Settings of the training of one stage."""
 
-    epochs: int = Field(default=30, ge=1, description="largest number of epochs over the stage's own data")
-    batch: int = Field(default=128, ge=1, description="examples per forward pass")
-    virtual_batch: int = Field(default=128, ge=1, description="examples per optimiser step, accumulated over batches")
+    epochs: int = Field(
+        default=30, ge=1, le=1_000_000, description="largest number of epochs over the stage's own data"
+    )
+    batch: int = Field(default=128, ge=1, le=2**24, description="examples per forward pass")
+    virtual_batch: int = Field(
+        default=128, ge=1, le=2**24, description="examples per optimiser step, accumulated over batches"
+    )
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
     beta: float = Field(default=0.999, gt=0, lt=1, description="second β of AdamW: decay of the squared gradients")
     weight_decay: float = Field(default=1e-4, ge=0, description="decoupled weight decay")
@@ -84,6 +91,7 @@ class TrainingConfig(StrictConfig):
     patience: int | None = Field(
         default=None,
         ge=1,
+        le=1_000_000,
         description="epochs without improvement on validation before training stops; the best weights are kept",
     )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
@@ -98,9 +106,10 @@ class BankConfig(StrictConfig):
     hidden: int = Field(
         default=64,
         ge=0,
+        le=MAX_WIDTH,
         description="width of the hidden layers, or the rank R of a low-rank expert; 0: a quarter of D",
     )
-    depth: int = Field(default=2, ge=1, description="number of hidden layers of an mlp")
+    depth: int = Field(default=2, ge=1, le=32, description="number of hidden layers of an mlp")
     activation: Literal["gelu", "relu", "tanh"] = Field(
         default="gelu", description="activation function between the layers"
     )
@@ -127,7 +136,10 @@ class QuestionsConfig(StrictConfig):
 
     file: str | None = Field(default=None, description="JSONL file with the questions, instead of generated ones")
     total: int = Field(
-        default=25_000, ge=100, description="questions to generate for all three splits, including repetitions"
+        default=25_000,
+        ge=100,
+        le=10_000_000,
+        description="questions to generate for all three splits, including repetitions",
     )
     split: Literal["disjoint", "random"] = Field(
         default="disjoint", description="no question in two splits in any wording, or rows split at random"
@@ -155,7 +167,7 @@ class TableConfig(StrictConfig):
         default=None, description="column with train, validation or test; without one the split is 8 : 1 : 1 by seed"
     )
     clusters: int = Field(
-        default=0, ge=0, description="number of clusters; 0: two to eight, depending on the number of examples"
+        default=0, ge=0, le=1000, description="number of clusters; 0: two to eight, depending on the number of examples"
     )
 
 
@@ -163,7 +175,10 @@ class ReadingConfig(StrictConfig):
     """Settings of the features that are read from a frozen, pretrained language model."""
 
     blocks: tuple[int, ...] = Field(
-        default=(2,), min_length=1, description="block to read, repeatable: 0 is the embeddings, -1 the last block"
+        default=(2,),
+        min_length=1,
+        max_length=64,
+        description="block to read, repeatable: 0 is the embeddings, -1 the last block",
     )
     pooling: Literal["mean", "last", "both", "tokens"] = Field(
         default="mean",
@@ -173,7 +188,10 @@ class ReadingConfig(StrictConfig):
         default="float32", description="precision of the frozen part: float32, bfloat16 or float16"
     )
     tokens: int | None = Field(
-        default=None, ge=8, description="cut longer texts after this number of tokens; without it they are refused"
+        default=None,
+        ge=8,
+        le=2**20,
+        description="cut longer texts after this number of tokens; without it they are refused",
     )
 
 
@@ -185,9 +203,9 @@ class TrunkConfig(StrictConfig):
         description="linear (h is the features) or mlp on pooled features, sum over a network on every token, "
         "or the top blocks of the language model (as in the papers)",
     )
-    hidden: int = Field(default=512, ge=1, description="width of the layers")
+    hidden: int = Field(default=512, ge=1, le=MAX_TRUNK, description="width of the layers")
     depth: int = Field(default=2, ge=1, le=3, description="number of layers of an mlp")
-    blocks: int = Field(default=2, ge=1, description="number of top blocks to train")
+    blocks: int = Field(default=2, ge=1, le=1000, description="number of top blocks to train")
     beside: bool = Field(default=True, description="experts and router read the frozen features in addition to h")
 
 
@@ -204,11 +222,13 @@ class BaseConfig(StrictConfig):
         le=1,
         description="share of the training split in the shared subset, on which the base is trained",
     )
-    least: int = Field(default=0, ge=0, description="smallest number of examples per label in the shared subset")
+    least: int = Field(
+        default=0, ge=0, le=2**31, description="smallest number of examples per label in the shared subset"
+    )
     augment: bool = Field(default=False, description="distort the images differently in every step")
     smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
     copies: int = Field(
-        default=0, ge=0, description="distorted copies of the shared subset that are added to the anchors"
+        default=0, ge=0, le=1000, description="distorted copies of the shared subset that are added to the anchors"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the features before the classifier")
     training: TrainingConfig = TrainingConfig()
@@ -246,7 +266,7 @@ class RouterConfig(StrictConfig):
         default="mlp",
         description="linear, mlp (two layers), or keys: the ownership scores of the experts, without training",
     )
-    hidden: int = Field(default=256, ge=1, description="width of the hidden layer")
+    hidden: int = Field(default=256, ge=1, le=MAX_WIDTH, description="width of the hidden layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the inputs")
     training: TrainingConfig = TrainingConfig()
 
@@ -266,9 +286,11 @@ class RunConfig(StrictConfig):
     )
     backbone: str = Field(default="none", description="frozen encoder: a name or a local folder")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="device for training: cpu or cuda")
-    threads: int = Field(default=0, ge=0, description="threads for training; 0: as many as PyTorch uses")
+    threads: int = Field(default=0, ge=0, le=4096, description="threads for training; 0: as many as PyTorch uses")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
-    limit: int | None = Field(default=None, ge=100, description="largest number of training examples, for trials")
+    limit: int | None = Field(
+        default=None, ge=100, le=2**31, description="largest number of training examples, for trials"
+    )
     questions: QuestionsConfig = QuestionsConfig()
     table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
     decomposer: Literal["none", "pointer", "lm"] = Field(
@@ -324,6 +346,8 @@ class RunConfig(StrictConfig):
         """Return the seeds, or refuse negative and repeated ones."""
         if any(seed < 0 for seed in seeds):
             raise ValueError(f"a seed is an integer from 0 on, not {min(seeds)}")
+        if max(seeds) > MAX_SEED:
+            raise ValueError(f"a seed is at most {MAX_SEED}")
         if len(set(seeds)) < len(seeds):
             raise ValueError("a seed can be given only once")
         return seeds

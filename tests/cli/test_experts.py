@@ -15,7 +15,8 @@ import redx
 from helpers.commands import Ask, refused, succeeded
 from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import RunCopy
-from redx.io.files import read_json, write_json
+from redx.io.files import write_json
+from redx.io.reading import read_json
 
 QUESTIONS = ["What is 37 plus 12?", "What is 2 plus 3?", "What is 50 plus 49?", "What is 11 plus 20?"]
 

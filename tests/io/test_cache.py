@@ -51,7 +51,7 @@ def test_entries_are_listed_by_kind_and_links_are_not_followed(full: Path) -> No
     names = [("mnist", "mnist"), ("backbone", "lm"), *(("features", name) for name in ("link", "plain.npy", "x"))]
     assert list(entries) == names
     assert entries["mnist", "mnist"] == {"name": "mnist", "kind": "mnist", "bytes": 11, "files": 2}
-    assert entries["features", "x"]["files"] == 3
+    assert entries["features", "x"]["files"] == 4
     assert all(entry["bytes"] < 10**5 for entry in entries.values())  # links are not followed
 
 

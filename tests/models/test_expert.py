@@ -10,7 +10,8 @@ import torch
 
 import redx
 from redx.errors import RedxError
-from redx.io.files import read_json, write_json
+from redx.io.files import write_json
+from redx.io.reading import read_json
 from redx.models.expert import Expert
 
 

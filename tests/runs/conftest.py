@@ -8,7 +8,7 @@ import pytest
 
 import redx
 from helpers.runs import run_on_language_model
-from redx.io.files import read_json
+from redx.io.reading import read_json
 from redx.runs import checkpoint, shrinking
 
 MakeOnce = Callable[[str, Callable[[Path], object]], Path]

@@ -10,7 +10,7 @@ import torch
 import redx
 from helpers.runs import RunCopy
 from redx.errors import RedxError
-from redx.io.files import read_tensors
+from redx.io.safetensors_files import read_tensors
 from redx.models import persistence
 from redx.runs import editing
 

@@ -12,7 +12,7 @@ import pytest
 
 from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import without_times
-from redx.io.files import read_json
+from redx.io.reading import read_json
 
 
 def finish(folder: Path, file: Path, kills: int) -> dict[str, Any]:

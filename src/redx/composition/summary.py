@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from redx.composition.metrics import mean_interval
 from redx.composition.rules import RULES, RuleId, get_rule
+from redx.io.reading import guarded, read_json
 
 Row = dict[str, Any]  # one line of results.jsonl
 
@@ -83,3 +88,85 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
         "harm": clean["harm"],
         "help": clean["help"],
     }
+
+
+class _Open(BaseModel):
+    """A JSON object with further entries than those that are checked."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+class Interval(_Open):
+    """A mean with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class RuleFigures(_Open):
+    """The figures of one rule and bank in summary.json."""
+
+    accuracy: Interval
+    worst_domain: float | None = None
+    harm: float | None = None
+    help: float | None = None
+    per_domain: dict[str, float | None] = {}
+    per_class: dict[str, dict[str, float | None]] = {}
+    certified: dict[str, float | None] = {}
+    noise: dict[str, dict[str, float | None]] = {}
+    noise_area: dict[str, float | None] = {}
+
+    @field_validator("certified", "noise")
+    @classmethod
+    def check_levels(cls, curves: dict[str, Any]) -> dict[str, Any]:
+        """Return curves by level, or refuse levels that are no numbers."""
+        levels = [level for value in curves.values() if isinstance(value, dict) for level in value]
+        levels += [level for level, value in curves.items() if not isinstance(value, dict)]
+        if not all(math.isfinite(float(level)) for level in levels):
+            raise ValueError("a level is no number")
+        return curves
+
+
+class DataFigures(_Open):
+    """How many examples a run had."""
+
+    train: int
+    validation: int
+    test: int
+    split: str
+    seen_in_train: float
+
+
+class CostFigures(_Open):
+    """What a run cost."""
+
+    seconds: dict[str, float] = {}
+    peak_memory_mb: float = 0.0
+    parameters: dict[str, int] = {}
+
+
+class RunSummary(_Open):
+    """The content of summary.json, as far as anything reads it again."""
+
+    rules: dict[str, RuleFigures]
+    seeds: list[int] = []
+    domains: list[str] = []
+    interval: str = ""
+    data: DataFigures | None = None
+    router: dict[str, float | None] = {}
+    cost: CostFigures = CostFigures()
+
+
+def read_summary(path: Path) -> dict[str, Any]:
+    """Return the content of a summary.json.
+
+    Raises
+    ------
+    RedxError
+        If there is no such file, or it is no summary of a run.
+    """
+    summary = read_json(path)
+    with guarded(path, "is no summary of a run", "repeat the run"):
+        RunSummary.model_validate(summary)
+    return summary

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redx.data.tables import faulty_rows, required_value, to_name
 from redx.errors import RedxError
+from redx.io.array_files import read_npz
+from redx.io.reading import guarded, is_file
 
 if TYPE_CHECKING:
     import numpy
@@ -28,7 +29,7 @@ def read_arrays(
     optional
         Names of arrays that are read where the file holds them.
     max_bytes
-        Upper bound on the uncompressed size of the file, since a small archive can hold arrays of any size.
+        Upper bound on the memory that the arrays take, since a small archive can hold arrays of any size.
 
     Returns
     -------
@@ -49,35 +50,11 @@ def read_arrays(
     >>> read_arrays(path, ["x", "y"], ["domain"])["x"].shape
     (3, 2)
     """
-    import numpy
-
     if path.suffix.lower() != ".npz":
         raise RedxError(f"{path} is no .npz file; write one with numpy.savez and the arrays {' and '.join(needed)}.")
-    if not path.is_file():
+    if not is_file(path):
         raise RedxError(f"There is no file {path}; give the path of an .npz file with --data FILE.")
-    arrays: dict[str, numpy.ndarray] = {}
-    name = ""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > max_bytes:
-            raise RedxError(
-                f"{path} unpacks to {size:,} bytes, more than {max_bytes:,}; give fewer examples or float32."
-            )
-        with numpy.load(path, allow_pickle=False) as file:
-            if missing := [name for name in needed if name not in file.files]:
-                available = ", ".join(file.files) or "none"
-                raise RedxError(f"{path} has no array '{missing[0]}', only {available}; add it with numpy.savez.")
-            for name in (*needed, *optional):
-                if name in file.files:
-                    arrays[name] = file[name]
-    except ValueError as error:  # numpy raises it for arrays that it would have to unpickle
-        raise RedxError(
-            f"The array '{name}' of {path} holds Python objects or is damaged; save plain numbers or text (astype)."
-        ) from error
-    except (OSError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
-        raise RedxError(f"{path} cannot be read as .npz; write it anew with numpy.savez.") from error
-    return arrays
+    return read_npz(path, needed, optional, max_bytes)
 
 
 def to_matrix(path: Path, name: str, array: numpy.ndarray) -> numpy.ndarray:
@@ -137,7 +114,8 @@ def to_column(path: Path, name: str, array: numpy.ndarray, rows: int) -> list[st
     """
     if array.shape != (rows,):
         raise RedxError(f"The array '{name}' of {path} has shape {array.shape}; give ({rows},), one value a row.")
-    values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in array.tolist()]
+    with guarded(f"The array '{name}' of {path}", "holds values out of range", "save plain numbers or text (astype)"):
+        values = [value.decode(errors="replace") if isinstance(value, bytes) else value for value in array.tolist()]
     names: list[str] = []
     faults: dict[int, str] = {}
     for number, value in enumerate(values, 1):

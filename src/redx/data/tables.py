@@ -14,13 +14,17 @@ from typing import Any
 from redx.errors import RedxError
 from redx.io import files
 from redx.io.files import natural_order
+from redx.io.parquet_files import read_parquet
+from redx.io.reading import TEXT_BYTES, DuplicateKey, is_file, parse_json, read_text
 
 Record = dict[str, Any]
 Check = Callable[[Record], None]  # raises a ValueError that says what is wrong with a record
 
 FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 BROKEN = re.compile("[\0\ud800-\udfff]")  # characters that no text or name may contain
-MAX_BYTES = 2**28  # size of the largest file that is read into memory
+MAX_BYTES = TEXT_BYTES  # size of the largest file that is read into memory
+MAX_ROWS = 2**21  # rows of a table; every one becomes Python objects
+MAX_LABEL = 10_000  # characters in a label or in the name of a domain
 MAX_SHOWN = 10  # faulty rows that an error names
 TYPE_NAMES = {
     int: "a whole number",
@@ -56,14 +60,15 @@ def read_table(path: Path, check: Check) -> list[Record]:
     kind = path.suffix.lower()
     if kind not in FORMATS:
         raise RedxError(f"{path} is none of {', '.join(FORMATS)}; save your examples as one of these.")
-    if not path.is_file():
+    if not is_file(path):
         raise RedxError(f"There is no file {path}; give the path of a table with --data FILE.")
     if kind in (".jsonl", ".ndjson"):
         return read_jsonl(path, {}, check)
-    word, rows = ("Row", _read_parquet(path)) if kind == ".parquet" else ("Line", _read_csv(path))
+    word, rows = ("Row", enumerate(read_parquet(path), 1)) if kind == ".parquet" else ("Line", _read_csv(path))
     records: list[Record] = []
     faults: dict[int, str] = {}
     for number, row in rows:
+        _check_count(path, len(records) + len(faults))
         try:
             if isinstance(row, str):
                 raise ValueError(row)
@@ -109,12 +114,15 @@ def read_jsonl(
     """
     records: list[dict[str, Any]] = []
     faults: dict[int, str] = {}
-    for number, line in enumerate(read_text(path, limit_bytes).split("\n"), 1):  # JSON may contain other line ends
+    text = io.StringIO(read_text(path, limit_bytes), newline="\n")  # JSON may contain other line ends
+    for number, line in enumerate(text, 1):
         if not line.strip():
             continue
+        _check_count(path, len(records) + len(faults))
         try:
-            records.append(_parse_record(line, fields))
-            check(records[-1])
+            record = _parse_record(line, fields)
+            check(record)
+            records.append(record)
         except ValueError as error:
             faults[number] = str(error)
     if faults:
@@ -124,6 +132,11 @@ def read_jsonl(
     return records
 
 
+def _check_count(path: Path, rows: int) -> None:
+    if rows >= MAX_ROWS:
+        raise RedxError(f"{path} has more than {MAX_ROWS:,} rows; give fewer examples.")
+
+
 def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write records to a JSONL file, one per line."""
     try:
@@ -131,26 +144,6 @@ def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     except (TypeError, ValueError) as error:
         raise RedxError(f"A record for {path} cannot be written as JSON ({error}); leave out that value.") from error
     files.write_bytes(path, content)
-
-
-def read_text(path: Path, limit_bytes: int = MAX_BYTES) -> str:
-    """Return the text of a UTF-8 file of at most `limit_bytes` bytes."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit_bytes + 1)
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no file {path}; give the path of a text file.") from error
-    except IsADirectoryError as error:
-        raise RedxError(f"{path} is a folder; give the path of a file in it.") from error
-    except OSError as error:
-        raise RedxError(f"Cannot read {path} ({error.strerror}); fix its permissions or give another file.") from error
-    if len(content) > limit_bytes:
-        raise RedxError(f"{path} is larger than {limit_bytes:,} bytes; split it into smaller files.")
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise RedxError(f"{path} is not UTF-8 text (line {line}); save it again in UTF-8.") from error
 
 
 def faulty_rows(path: Path, word: str, faults: dict[int, str]) -> RedxError:
@@ -192,6 +185,8 @@ def to_name(value: object, column: str) -> str:
     if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
         raise ValueError(f"has {value!r:.40} in the column '{column}', neither text nor a number")
     name = str(value).strip()
+    if len(name) > MAX_LABEL:
+        raise ValueError(f"has {len(name):,} characters in the column '{column}', more than {MAX_LABEL:,}")
     if BROKEN.search(name):
         raise ValueError(f"has a NUL or half a character (a lone surrogate) in the column '{column}'")
     return name
@@ -243,31 +238,14 @@ def _read_csv(path: Path) -> Iterator[tuple[int, Record | str]]:
             yield line, dict(zip(columns, row, strict=True))
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[int, Record | str]]:
-    """Yield the rows of a Parquet file with their numbers, from 1."""
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise RedxError("Parquet files need pyarrow; install with `pip install 'redx[tables]'`.") from error
-    number = 0
-    try:
-        with parquet.ParquetFile(path) as file:
-            for batch in file.iter_batches():
-                for record in batch.to_pylist():
-                    number += 1
-                    yield number, record
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
-        why = " ".join(str(error).split())[:120]
-        raise RedxError(f"{path} cannot be read as Parquet ({why}); write it anew.") from error
-
-
 def _parse_record(line: str, fields: Mapping[str, type]) -> dict[str, Any]:
     """Return the JSON object on a line, or raise a ValueError that says what is wrong with it."""
     try:
-        record = json.loads(line, parse_float=_finite_number, parse_constant=_finite_number)
+        record = parse_json(line)
     except json.JSONDecodeError as error:
         raise ValueError("is not JSON") from error
+    except DuplicateKey:
+        raise
     except ValueError as error:
         raise ValueError("has NaN, infinity or far too large a number") from error
     except RecursionError as error:
@@ -282,10 +260,3 @@ def _parse_record(line: str, fields: Mapping[str, type]) -> dict[str, Any]:
         if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
             raise ValueError(f"has {json.dumps(value)[:40]} in the field '{name}', not {TYPE_NAMES[kind]}")
     return record
-
-
-def _finite_number(text: str) -> float:
-    """Return a number; JSON has no NaN and no infinity, although Python reads both, and reads 1e999 as infinity."""
-    if not math.isfinite(value := float(text)):
-        raise ValueError(text)
-    return value

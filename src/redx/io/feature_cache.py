@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
+from redx.io.array_files import map_array
 from redx.io.cache import cache_folder
+from redx.io.checksums import CHECKSUMS, ChangedFile, check_checksums, write_checksums
+from redx.io.reading import exists, read_json
 
 if TYPE_CHECKING:
     import numpy
@@ -159,16 +162,19 @@ class FeatureCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".") as scratch:
-                if self.info and not (self.folder / INFO_FILE).exists():
-                    Path(scratch, INFO_FILE).write_text(json.dumps(self.info, indent=2))
-                    os.replace(Path(scratch, INFO_FILE), self.folder / INFO_FILE)
-                files = {f"{name}.npy": rows, f"{name}.index.npy": index}
-                for file_name, array in files.items():
+                about = json.dumps(self.info, indent=2).encode()
+                is_new = self.info and not (self.folder / INFO_FILE).exists()
+                files = ({INFO_FILE: about} if is_new else {}) | {f"{name}.npy": rows, f"{name}.index.npy": index}
+                for file_name, content in files.items():
                     with open(Path(scratch, file_name), "wb") as file:
-                        numpy.save(file, array, allow_pickle=False)
+                        if isinstance(content, bytes):
+                            file.write(content)
+                        else:
+                            numpy.save(file, content, allow_pickle=False)
                         file.flush()
                         os.fsync(file.fileno())
-                for file_name in files:
+                write_checksums(Path(scratch, f"{name}{CHECKSUMS}"), [Path(scratch, file_name) for file_name in files])
+                for file_name in (f"{name}{CHECKSUMS}", *files):  # the index last: with it the shard counts
                     os.replace(Path(scratch, file_name), self.folder / file_name)
         except OSError as error:
             with suppress(OSError):
@@ -208,11 +214,14 @@ class FeatureCache:
         """Return the index of a shard and its memory-mapped rows."""
         import numpy
 
-        path = self.folder / f"{name}.npy"
+        path, index_path = self.folder / f"{name}.npy", self.folder / f"{name}.index.npy"
         try:
-            index = numpy.load(self.folder / f"{name}.index.npy", allow_pickle=False)
-            rows = numpy.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+            index = numpy.array(map_array(index_path, "r", ""))
+            rows = map_array(path, "r", "")
+            check_checksums(self.folder / f"{name}{CHECKSUMS}", [path, index_path])
+        except ChangedFile as error:
+            raise self._unusable(str(error)) from error
+        except (RedxError, OSError) as error:
             raise self._unusable(f"{path} is truncated") from error
         if index.dtype != numpy.dtype(INDEX_DTYPE) or index.ndim != 1 or rows.dtype != numpy.float32 or rows.ndim != 2:
             raise self._unusable(f"{path} does not hold features")
@@ -226,12 +235,12 @@ class FeatureCache:
     def _check_info(self) -> None:
         """Refuse a folder whose features were computed by something else."""
         path = self.folder / INFO_FILE
-        if not self.info or not path.exists():
+        if not self.info or not exists(path):
             return
         try:
-            written = json.loads(path.read_text())
+            written = read_json(path, dict)
             different = [key for key in self.info if key != "backbone" and written[key] != self.info[key]]
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (RedxError, KeyError) as error:
             raise self._unusable(f"{path} is damaged") from error
         if different:
             raise self._unusable(f"{self.folder} was written by another backbone ({', '.join(different)} differ)")
@@ -276,32 +285,36 @@ def cached_rows(name: str, rows: int, compute: Callable[[], Iterable[Tensor]]) -
     import torch
 
     path = cache_folder() / "embeddings" / f"{name}.npy"
-    if not path.exists():
+    if not exists(path):
         try:
             _write_rows(path, rows, compute())
         except OSError as error:
             raise _cannot_write(path.parent, error) from error
+    advice = "delete it and repeat the command"
+    array = map_array(path, "c", advice)  # copy on write: torch requires writable memory; the file stays as it is
+    if array.dtype != numpy.float32 or array.ndim != 2 or len(array) != rows:
+        raise RedxError(f"{path} does not hold {rows} rows of features; {advice}.")
     try:
-        # Copy on write: torch requires writable memory, and nothing that is written reaches the file.
-        return torch.from_numpy(numpy.load(path, mmap_mode="c", allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
-        raise RedxError(f"{path} is truncated; delete it and repeat the command.") from error
+        check_checksums(path.with_suffix(CHECKSUMS), [path])
+    except ChangedFile as error:
+        raise RedxError(f"{error}; {advice}.") from error
+    return torch.from_numpy(array)
 
 
 def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
     """Write float32 rows to a temporary file and rename it; plain writes, so that a full disk raises an error."""
     from numpy.lib import format
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        temporary = Path(scratch, "new.npy")
+    from redx.io.files import atomic_path  # imports torch
+
+    with atomic_path(path) as temporary:
         with open(temporary, "wb") as file:
             for number, batch in enumerate(batches):
                 if number == 0:
                     shape = (rows, batch.shape[1])
                     format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
                 file.write(batch.contiguous().numpy().astype("<f4", copy=False).tobytes())
-        temporary.replace(path)
+        write_checksums(path.with_suffix(CHECKSUMS), [temporary], [path.name])
 
 
 def _cannot_write(folder: Path, error: OSError) -> RedxError:

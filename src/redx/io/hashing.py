@@ -8,6 +8,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from redx.io.reading import TENSOR_BYTES, open_file
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -33,21 +35,25 @@ def hash_tensors(tensors: Mapping[str, Tensor], *words: str) -> str:
     return sha.hexdigest()[:32]
 
 
-@lru_cache(maxsize=256)
-def hash_file(path: Path, size: int, changed: int) -> str:
-    """Return the hash of a file, which is computed again only if the file has changed.
+def checksum(path: Path) -> str:
+    """Return the checksum of a file, which is computed again only if the file has changed since.
 
     Parameters
     ----------
     path
         The file.
-    size, changed
-        Its size and its time of modification, which are part of the key under which the hash is cached.
 
     Returns
     -------
     str
         The BLAKE2b hash, in hexadecimal digits.
     """
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
+    state = path.stat()
+    return _hash_file(path, state.st_size, state.st_mtime_ns, state.st_ino)
+
+
+@lru_cache(maxsize=4096)
+def _hash_file(path: Path, size: int, changed: int, inode: int) -> str:
+    """Return the hash of a file; size, time of modification and inode only tell whether it has changed."""
+    with open_file(path, TENSOR_BYTES) as (file, _):
+        return hashlib.file_digest(file, "blake2b").hexdigest()  # type: ignore[arg-type]

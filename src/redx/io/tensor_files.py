@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 import re
-import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,17 +13,19 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
+from redx.io.reading import TENSOR_BYTES, guarded, is_folder, open_file
+from redx.io.safetensors_files import open_safetensors, tensor_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 CHECKPOINT_KEY = "redx.checkpoint"  # key of the facts about a checkpoint in the metadata of its file
-JSON_BYTES, PROGRAM_BYTES, DEPTH = 64 * 2**20, 64 * 2**20, 8  # limits: JSON file, program of a pickle, nested dicts
+PROGRAM_BYTES, DEPTH, MEMBERS = 64 * 2**20, 8, 100_000  # limits: program of a pickle, nested dicts, archive
 STATES = ("state_dict", "model_state_dict", "model")  # keys under which a `.pt` file may store its tensors
 TRAINING = re.compile(r"(optimi[sz]er|(lr_)?scheduler|(grad|amp)_scaler|(\w+_)?rng_state)\w*")  # keys that are skipped
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"}
-DTYPES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
+NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"}
+NAMES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
 
 
 @dataclass(frozen=True)
@@ -124,15 +125,10 @@ def file_form(path: Path) -> str:
     RedxError
         If the file does not exist, cannot be read, or is a bare pickle.
     """
-    try:
-        if path.is_dir():
-            return "folder"
-        with path.open("rb") as file:
-            head = file.read(16)
-    except FileNotFoundError as error:
-        raise RedxError(f"There is no {path}; give a file, or the folder of a run.") from error
-    except OSError as error:
-        raise RedxError(f"{path} cannot be read ({error.strerror}); fix its permissions.") from error
+    if is_folder(path):
+        return "folder"
+    with open_file(path, TENSOR_BYTES, advice="give a file, or the folder of a run") as (file, _):
+        head = file.read(16)
     if head[8:9] == b"{" or path.suffix == ".safetensors":
         return "safetensors"
     if head[:4] == b"PK\3\4":
@@ -149,22 +145,13 @@ def file_form(path: Path) -> str:
 
 @contextmanager
 def _open_safetensors(path: Path) -> Iterator[TensorSource]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        file = safe_open(path, "pt")
-        entries = {name: _entry(name, file.get_slice(name)) for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (OSError, SafetensorError) as error:
-        raise RedxError(f"{path} is truncated or not a safetensors file; copy it again from its source.") from error
-    with file:
+    with open_safetensors(path, advice="copy it again from its source") as file:
+        entries = {
+            name: TensorEntry(name, shape, NAMES.get(dtype, dtype.lower()), tensor_bytes(dtype, shape))
+            for name, (dtype, shape) in file.header.items()
+        }
         check_tensor_names(path, entries)
-        yield TensorSource(entries, file.get_tensor, dict(file.metadata() or {}))
-
-
-def _entry(name: str, header: Any) -> TensorEntry:
-    shape, code = tuple(header.get_shape()), str(header.get_dtype())
-    bits = int((re.findall(r"\d+", code) or [8])[0])
-    return TensorEntry(name, shape, DTYPES.get(code, code.lower()), math.ceil(math.prod(shape) * bits / 8))
+        yield TensorSource(entries, file.get, dict(file.metadata))
 
 
 def check_tensor_names(path: Path, names: Mapping[str, Any] | list[str]) -> None:
@@ -199,6 +186,14 @@ def _read_pt(path: Path) -> TensorSource:
     except Exception as error:  # torch raises errors of many types for a damaged file
         reason = " ".join(str(error).split())[:100] or type(error).__name__
         raise RedxError(f"{path} cannot be read ({reason}); copy it again from its source.") from error
+    with guarded(path, "is damaged", "copy it again from its source"):
+        return _describe(path, loaded)
+
+
+def _describe(path: Path, loaded: object) -> TensorSource:
+    """Return the tensors of a loaded `.pt` file, after checking that none is larger than what the file holds of it."""
+    import torch
+
     tensors, about, left_out = _flatten(path, loaded)
     check_tensor_names(path, tensors)
     size, total = path.stat().st_size, 0
@@ -219,11 +214,11 @@ def _read_pt(path: Path) -> TensorSource:
 
 def _check_zip(path: Path) -> None:
     """Raise `RedxError` for an archive that torch.save does not write: compressed, with repeated names or paths."""
-    try:
+    with guarded(path, "is truncated or a damaged archive", "copy it again from its source"):
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, struct.error, OverflowError) as error:
-        raise RedxError(f"{path} is truncated or a damaged archive; copy it again from its source.") from error
+        if len(members) > MEMBERS:
+            raise ValueError("far too many members")
     check_tensor_names(path, [member.filename for member in members])
     compressed = [member for member in members if member.compress_type != zipfile.ZIP_STORED]
     if compressed or sum(member.file_size for member in members) > path.stat().st_size:

@@ -19,8 +19,10 @@ from torch import Generator, Tensor, nn
 from redx.config import BankConfig
 from redx.errors import RedxError
 from redx.models.base import Base
+from redx.models.fitting import expected_shapes
 
 ACTIVATIONS = {"gelu": nn.functional.gelu, "relu": torch.relu, "tanh": torch.tanh}
+MISFIT = "The experts do not fit this bank (other tensors or shapes); train them with this run's settings."
 ROWS = 8192  # examples that go through all experts at once
 
 
@@ -188,9 +190,19 @@ def fill_bank(bank: Bank, experts: Sequence[dict[str, Tensor]]) -> None:
         }
         bank.load_state_dict(state)
     except (KeyError, RuntimeError) as error:
-        raise RedxError(
-            "The experts do not fit this bank (other tensors or shapes); train them with this run's settings."
-        ) from error
+        raise RedxError(MISFIT) from error
+
+
+def load_bank(config: BankConfig, experts: Sequence[dict[str, Tensor]], base: Base) -> Bank:
+    """Return a bank of saved experts; sizes in `config` that do not fit their tensors take no memory."""
+    expected = expected_shapes(lambda: build_bank(config, 1, base))
+    for expert in experts:
+        for name, shape in expected.items():
+            if name not in expert or expert[name].shape != shape[1:] or not expert[name].is_floating_point():
+                raise RedxError(MISFIT)
+    bank = build_bank(config, len(experts), base)
+    fill_bank(bank, experts)
+    return bank
 
 
 def average_bank(bank: Bank) -> list[dict[str, Tensor]]:

@@ -40,7 +40,8 @@ class Base:
         """Return the base that `tensors()` described, with an untrained encoder to fill."""
         try:
             encoder.load_state_dict(without_prefix(tensors, "encoder"))
-            outer = (tensors[name] for name in ("classifier.weight", "classifier.bias", "bus.mean", "bus.scale"))
+            outer = [tensors[name] for name in ("classifier.weight", "classifier.bias", "bus.mean", "bus.scale")]
+            _check_outer(*outer)
             return Base(encoder.eval(), *outer)
         except (KeyError, RuntimeError) as error:
             raise RedxError(
@@ -96,3 +97,11 @@ class Base:
         inner = {f"encoder.{name}": tensor for name, tensor in self.encoder.state_dict().items()}
         outer = {"classifier.weight": self.weight, "classifier.bias": self.bias}
         return inner | outer | {"bus.mean": self.mean, "bus.scale": self.scale}
+
+
+def _check_outer(weight: Tensor, bias: Tensor, mean: Tensor, scale: Tensor) -> None:
+    """Raise an error if the shapes of classifier and bus do not agree, or if they are no floating-point numbers."""
+    width, outputs = weight.shape if weight.ndim == 2 else (0, 0)
+    fits = bias.shape == (outputs,) and mean.ndim == 1 and mean.shape == scale.shape and 0 < width <= len(mean)
+    if not outputs or not fits or {tensor.dtype for tensor in (weight, bias, mean, scale)} - {torch.float32}:
+        raise RuntimeError("the shapes or types of the base do not agree")

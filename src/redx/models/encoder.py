@@ -21,6 +21,7 @@ from redx.models.backbones import hub
 from redx.models.backbones.base import Encoder
 from redx.models.backbones.image import IMAGE_ENCODERS, build_image_encoder
 from redx.models.backbones.language import FrozenLM
+from redx.models.fitting import fits
 
 FEATURES = "features"  # the name of the backbone, and of the task, whose inputs are features already
 Trunk = trunks.MLPTrunk | trunks.TokenSum | trunks.TopBlocks
@@ -113,7 +114,11 @@ class FeatureTrunk(nn.Module):
 
     def _build_for_state(self, _: nn.Module, state: dict[str, Tensor], prefix: str, *rest: Any) -> None:
         if f"{prefix}inner.mean" in state:
-            self.inner = build_feature_trunk(len(state[f"{prefix}inner.mean"]), self.config)
+            inputs, start = len(state[f"{prefix}inner.mean"]), f"{prefix}inner."
+            given = {name.removeprefix(start): value for name, value in state.items() if name.startswith(start)}
+            if not fits(lambda: build_feature_trunk(inputs, self.config), given):
+                raise RuntimeError("the trunk does not fit its settings")
+            self.inner = build_feature_trunk(inputs, self.config)
 
 
 def build_feature_trunk(inputs: int, config: TrunkConfig) -> trunks.MLPTrunk:

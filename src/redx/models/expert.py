@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
-from redx.io.files import Tensors, check_name, read_json, write_json, write_tensors
-from redx.models.banks import Bank, build_bank, fill_bank
+from redx.io.files import Tensors, check_name, write_json, write_tensors
+from redx.io.reading import exists, guarded, is_folder
+from redx.io.safetensors_files import SafetensorsFile, open_safetensors
+from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
+from redx.models.description import read_description
 from redx.models.ownership import OwnershipScorer
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
@@ -35,6 +39,7 @@ class Expert:
         self._info: dict[str, Any] | Path = info
         self._tensors = tensors
         self._modules: dict[str, Any] = {}  # its banks and its ownership score, built once
+        self._identity = _identify(tensors) if isinstance(tensors, Path) else None
 
     @staticmethod
     def open(folder: Path) -> Expert:
@@ -47,10 +52,11 @@ class Expert:
     def load(folder: str | Path) -> Expert:
         """Return the expert in a folder that a user gives, after checking what kind of files it holds."""
         folder = Path(folder)
-        if not folder.is_dir():
-            what = "a file" if folder.exists() else "not there"
+        if not is_folder(folder):
+            what = "a file" if exists(folder) else "not there"
             raise RedxError(f"{folder} is {what}; give the folder of an expert, with expert.json in it.")
-        pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
+        with guarded(folder, "cannot be opened", "fix its permissions"):
+            pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         if pickles and not (folder / "expert.safetensors").exists():
             raise RedxError(
                 f"{folder} has its weights as {pickles[0]}, and unpickling runs whatever code is in it; "
@@ -65,11 +71,8 @@ class Expert:
     def info(self) -> dict[str, Any]:
         """The content of `expert.json`."""
         if isinstance(self._info, Path):
-            path = self._info / "expert.json"
-            info = read_json(path)
-            if not isinstance(info, dict) or not isinstance(info.get("domain"), str):
-                raise RedxError(f"{path} does not describe an expert (it names no domain); train the expert anew.")
-            self._info = info
+            self._info = read_description(self._info / "expert.json")
+            self._check_identity()
         return self._info
 
     @property
@@ -86,21 +89,17 @@ class Expert:
         """Return the names of its tensors without reading them."""
         if not isinstance(self._tensors, Path):
             return list(self._tensors)
-        try:
-            with safe_open(self._tensors, "pt") as file:
-                return list(file.keys())
-        except (OSError, SafetensorError) as error:
-            raise RedxError(
-                f"{self._tensors} is missing, truncated or no safetensors file; take it anew from where it came."
-            ) from error
+        with _open_tensors(self._tensors) as file:
+            return list(file.header)
 
     def tensors(self, prefix: str = "") -> Tensors:
         """Return the tensors whose names begin with `prefix` and a dot, without that prefix."""
         start = f"{prefix}." if prefix else ""
         wanted = [name for name in self.tensor_names() if name.startswith(start)]
         if isinstance(self._tensors, Path):
-            with safe_open(self._tensors, "pt") as file:
-                tensors = {name: file.get_tensor(name) for name in wanted}
+            with _open_tensors(self._tensors) as file:
+                tensors = {name: file.get(name) for name in wanted}
+            self._check_identity()
         else:
             tensors = {name: self._tensors[name] for name in wanted}
         for name, value in tensors.items():
@@ -121,15 +120,18 @@ class Expert:
         write_tensors(folder / "expert.safetensors", self.tensors())
         write_json(folder / "expert.json", self.info)
 
+    def _check_identity(self) -> None:
+        """Refuse to read from a file that was replaced after the expert was opened, since the others are older."""
+        if isinstance(self._tensors, Path) and _identify(self._tensors) != self._identity:
+            raise RedxError(f"{self._tensors.parent} was changed while it was in use; load the model again.")
+
     def _build_bank(self, bank_id: BankId, config: BankConfig, base: Base) -> Bank:
         tensors = self.tensors(str(bank_id))
         if not tensors:
             raise RedxError(
                 f"Expert {self.name!r} has no part in the bank {bank_id}; train it with this run's settings."
             )
-        bank = build_bank(self._bank_config(bank_id, config), 1, base)
-        fill_bank(bank, [tensors])
-        return bank
+        return load_bank(self._bank_config(bank_id, config), [tensors], base)
 
     def _bank_config(self, bank_id: BankId, default: BankConfig) -> BankConfig:
         try:
@@ -148,6 +150,22 @@ class Expert:
         if name not in self._modules:
             self._modules[name] = build()
         return self._modules[name]
+
+
+def _open_tensors(path: Path) -> AbstractContextManager[SafetensorsFile]:
+    problem, advice = "is missing, truncated or no safetensors file", "take it anew from where it came"
+    if not exists(path):
+        raise RedxError(f"{path} {problem}; {advice}.")
+    return open_safetensors(path, problem, advice, strict=True)
+
+
+def _identify(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from one that replaces it; None where there is no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _usable(name: str, values: Tensor) -> Tensor:

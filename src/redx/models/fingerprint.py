@@ -10,6 +10,7 @@ import torch
 from redx.config import RunConfig
 from redx.data.text import pack_texts
 from redx.io.hashing import hash_tensors
+from redx.io.reading import read_bytes
 from redx.models.backbones import hub
 from redx.models.base import Base
 from redx.seeding import generator
@@ -42,7 +43,7 @@ def fingerprint_base(base: Base, config: RunConfig, classes: tuple[str, ...], sh
     if base.encoder.reads_text:
         folder = hub.model_folder(config.backbone)
         tokenizer = [path for path in sorted(folder.iterdir()) if path.name.startswith(("tokenizer.json", "vocab."))]
-        content = b"".join(path.read_bytes() for path in tokenizer)
+        content = b"".join(read_bytes(path, advice="take it anew from where the model came") for path in tokenizer)
         fingerprint |= {"backbone": hub.hash_model(folder), "tokenizer": _short_hash(content)}
         settings = {"reading": config.reading.model_dump(), "trunk": config.base.trunk.model_dump()}
         inputs = pack_texts(PROBE_TEXTS)

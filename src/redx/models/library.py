@@ -17,7 +17,7 @@ from torch import Tensor
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import natural_order
-from redx.models.banks import Bank, build_bank, fill_bank, run_bank
+from redx.models.banks import Bank, load_bank, run_bank
 from redx.models.base import Base
 from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
@@ -222,9 +222,7 @@ class ExpertLibrary:
     def stacked_bank(self, bank_id: BankId) -> Bank:
         """Return the experts of a bank as one stack, to train or to average them."""
         config = self.banks[bank_id]
-        bank = build_bank(config, len(self), self.base)
-        fill_bank(bank, [expert.tensors(str(config.of or bank_id)) for expert in self])
-        return bank
+        return load_bank(config, [expert.tensors(str(config.of or bank_id)) for expert in self], self.base)
 
     def to_double(self) -> None:
         """Let all experts compute in double precision."""

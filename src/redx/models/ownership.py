@@ -17,8 +17,9 @@ from redx.composition.parts import predicted_classes
 from redx.config import OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import Tensors
-from redx.models.banks import MLPBank, build_bank, fill_bank, run_bank
+from redx.models.banks import MISFIT, MLPBank, fill_bank, load_bank, run_bank
 from redx.models.base import Base
+from redx.models.fitting import expected_shapes
 
 
 class OwnershipScorer:
@@ -38,10 +39,15 @@ class OwnershipScorer:
     def __init__(self, config: OwnershipConfig, tensors: Tensors, base: Base) -> None:
         by_class = config.score == "classes"
         self.base, self.contradict = base, config.contradict
-        self.scorer = build_bank(config.bank, 1, base) if by_class else MLPBank(1, [base.width, config.bank.hidden, 1])
+        own, self.calibration = tensors.get("classes", torch.empty(0)), tensors.get("calibration", torch.empty(0))
+        sizes = [base.width, config.bank.hidden, 1]
+        shapes = {} if by_class else expected_shapes(lambda: MLPBank(1, sizes))
+        wrong = [name for name, shape in shapes.items() if name not in tensors or tensors[name].shape != shape[1:]]
+        if wrong or self.calibration.ndim != 1 or (by_class and own.shape != (base.outputs,)):
+            raise RedxError(MISFIT)
+        self.scorer = load_bank(config.bank, [tensors], base) if by_class else MLPBank(1, sizes)
         fill_bank(self.scorer, [tensors])
-        self.classes = tensors["classes"][None].bool() if by_class else None  # (1, C), which classes are its own
-        self.calibration = tensors.get("calibration", torch.empty(0))  # (n,)
+        self.classes = own[None].bool() if by_class else None  # (1, C), which classes are its own
 
     def claims(self, h: Tensor) -> Tensor:
         """Return how much each example looks like the expert's domain, (N, E) to (N,); the gates of `keys`."""

@@ -7,24 +7,27 @@ RUN/seed-N/experts/NAME/{expert.safetensors, expert.json}
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from redx.composition.summary import read_summary
 from redx.config import BankId, RunConfig
 from redx.errors import RedxError
-from redx.io.files import read_json, read_tensors, without_prefix, write_bytes, write_json, write_tensors
-from redx.models.banks import Bank, average_bank, build_bank, fill_bank
+from redx.io.files import without_prefix, write_bytes, write_json, write_tensors
+from redx.io.reading import exists, guarded, is_file, is_folder, read_bytes, read_json
+from redx.io.safetensors_files import read_tensors
+from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
 from redx.models.card import model_card
-from redx.models.composed import Model, ModelInfo
+from redx.models.composed import Model, ModelFile, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
+from redx.models.fitting import fits
 from redx.models.library import ExpertLibrary, order_domains
 from redx.models.router import NetworkRouter, TrainedRouter
 
@@ -35,7 +38,7 @@ COPIED = ("pooled", "shared", "integration", "decomposer")  # files that are sav
 def load_model(
     folder: Path,
     config: RunConfig,
-    read: Callable[[Sequence[Any] | Tensor], Tensor],
+    read: Callable[[Any], Tensor],
     decomposer: Callable[[], Any] | None = None,
 ) -> Model:
     """Return the model of one seed; experts are read from disk when they are first asked.
@@ -51,8 +54,20 @@ def load_model(
     decomposer
         Loads the decomposer, where the run has one.
     """
+    with guarded(folder, "holds no model that can be put together", "repeat the run"):
+        return _load_model(folder, config, read, decomposer)
+
+
+def _load_model(
+    folder: Path,
+    config: RunConfig,
+    read: Callable[[Any], Tensor],
+    decomposer: Callable[[], Any] | None,
+) -> Model:
     info = read_info(folder)
     base = read_base(folder, config)
+    if base.outputs != (len(info.classes) or 1):
+        raise RedxError(f"{folder / 'model.json'} does not fit the base (other classes); repeat the run that made it.")
     library = read_library(folder, config, base, info)
     fixed, joint_routers = _read_fixed_banks(folder, config, base, library)
     summary = folder.parent / "summary.json"
@@ -66,14 +81,14 @@ def load_model(
         fixed=fixed,
         joint_routers=joint_routers,
         decomposer=decomposer,
-        figures=read_json(summary) if summary.exists() else {},
+        figures=read_summary(summary) if exists(summary) else {},
         home=folder,
     )
 
 
 def save_model(model: Model, folder: Path) -> None:
     """Write a model to an empty folder that `redx.load` reads, with a model card."""
-    if folder.exists() and any(folder.iterdir()):
+    if exists(folder) and (not is_folder(folder) or any(folder.iterdir())):
         raise RedxError(f"{folder} is not empty; choose another folder.")
     joint = model.is_complete and model.config.integrate
     config = model.config.model_copy(update={"seeds": model.config.seeds[:1], "integrate": joint})
@@ -84,8 +99,8 @@ def save_model(model: Model, folder: Path) -> None:
     if model.router is not None:
         write_tensors(seed / "router.safetensors", model.router.network.state_dict())
     for name in COPIED:
-        if model.home is not None and (file := model.home / f"{name}.safetensors").exists():
-            write_bytes(seed / file.name, file.read_bytes())
+        if model.home is not None and is_file(file := model.home / f"{name}.safetensors"):
+            write_bytes(seed / file.name, read_bytes(file))
     write_json(seed / "model.json", asdict(model.info))
     if model.figures:
         write_json(folder / "summary.json", model.figures)
@@ -96,13 +111,12 @@ def save_model(model: Model, folder: Path) -> None:
 
 def read_info(folder: Path) -> ModelInfo:
     """Return the content of a seed's `model.json`."""
-    info = read_json(folder / "model.json")
-    try:
-        unit = float(info.pop("unit"))
-        lists = {"routed": info["domains"], **info}
-        return ModelInfo(unit=unit, **{name: tuple(value) for name, value in lists.items()})
-    except (TypeError, KeyError, AttributeError) as error:
-        raise RedxError(f"{folder / 'model.json'} does not describe a model; repeat the run that made it.") from error
+    path = folder / "model.json"
+    info: ModelFile = read_json(
+        path, ModelFile, misfit="does not describe a model", advice="repeat the run that made it"
+    )
+    routed = info.domains if info.routed is None else info.routed
+    return ModelInfo(info.domains, info.classes, info.belongs, info.unit, info.shape, routed)
 
 
 def read_base(folder: Path, config: RunConfig) -> Base:
@@ -129,14 +143,23 @@ def read_library(folder: Path, config: RunConfig, base: Base, info: ModelInfo) -
 
 def read_router(folder: Path, config: RunConfig, base: Base, info: ModelInfo) -> TrainedRouter:
     """Return the trained router of a seed."""
-    network = NetworkRouter(base.width, len(info.routed), config.router.shape, config.router.hidden)
-    try:
-        network.load_state_dict(read_tensors(folder / "router.safetensors"))
-    except RuntimeError as error:
-        raise RedxError(
-            f"{folder / 'router.safetensors'} does not fit this run; delete it and repeat the run."
-        ) from error
-    return TrainedRouter(network, info.routed)
+    path = folder / "router.safetensors"
+    return TrainedRouter(_load_router(path, read_tensors(path), config, base, info), info.routed)
+
+
+def _load_router(
+    path: Path, tensors: dict[str, Tensor], config: RunConfig, base: Base, info: ModelInfo
+) -> NetworkRouter:
+    """Return the router with these tensors; it takes no memory before they are known to fit."""
+
+    def build() -> NetworkRouter:
+        return NetworkRouter(base.width, len(info.routed), config.router.shape, config.router.hidden)
+
+    if not fits(build, tensors):
+        raise RedxError(f"{path} does not fit this run; delete it and repeat the run.")
+    network = build()
+    network.load_state_dict(tensors)
+    return network
 
 
 def _expert_folders(folder: Path) -> dict[str, Path]:
@@ -149,15 +172,14 @@ def _read_fixed_banks(
     """Return pooled, averaged and jointly trained banks, and the routers that were trained with a bank."""
     pooled = read_tensors(folder / "pooled.safetensors") if config.of_form("pooled") else {}
     banks = fixed_banks(config, base, library, pooled, average=config.average)
-    if not config.integrate or not (folder / "integration.safetensors").exists():
+    path, info = folder / "integration.safetensors", read_info(folder)
+    if not config.integrate or not is_file(path) or not set(info.domains) <= set(library.names):
         return banks, {}
-    tensors, info = read_tensors(folder / "integration.safetensors"), read_info(folder)
+    tensors = read_tensors(path)
     experts = [without_prefix(tensors, name) for name in sorted(info.domains, key=library.names.index)]
-    banks[JOINT] = build_bank(config.banks[BankId("residual", "plain")], len(experts), base)
-    fill_bank(banks[JOINT], experts)
-    router = copy.deepcopy(read_router(folder, config, base, info))
-    router.network.load_state_dict(without_prefix(tensors, "router"))
-    return banks, {JOINT: router}
+    banks[JOINT] = load_bank(config.banks[BankId("residual", "plain")], experts, base)
+    network = _load_router(path, without_prefix(tensors, "router"), config, base, info)
+    return banks, {JOINT: TrainedRouter(network, info.routed)}
 
 
 def fixed_banks(
@@ -166,10 +188,8 @@ def fixed_banks(
     """Return the pooled heads, whose tensors are given by `BANK.tensor`, and if asked the averaged heads."""
     banks: dict[BankId, Bank] = {}
     for bank_id, settings in config.of_form("pooled").items():
-        banks[bank_id] = build_bank(settings, 1, base)
-        fill_bank(banks[bank_id], [without_prefix(pooled, str(settings.of or bank_id))])
+        banks[bank_id] = load_bank(settings, [without_prefix(pooled, str(settings.of or bank_id))], base)
     for bank_id, settings in config.of_form("standalone").items() if average else ():
         averaged = BankId("averaged", bank_id.name)
-        banks[averaged] = build_bank(settings, 1, base)
-        fill_bank(banks[averaged], average_bank(library.stacked_bank(bank_id)))
+        banks[averaged] = load_bank(settings, average_bank(library.stacked_bank(bank_id)), base)
     return banks

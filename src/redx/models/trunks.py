@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from redx.errors import RedxError
+from redx.io.safetensors_files import open_safetensors
 
 VALUE_SPAN = 3.3  # distance between the values of the first and the last class: values are of about unit size
 
@@ -178,7 +179,6 @@ def token_mean(x: Tensor, tokens: Tensor) -> Tensor:
 
 def load_top_blocks(folder: Path, config: Any, count: int) -> nn.Module:
     """Return the last `count` blocks and the final norm of a decoder, with their pretrained weights."""
-    from safetensors import safe_open
     from transformers import AutoModel
 
     depth = config.num_hidden_layers
@@ -196,13 +196,13 @@ def load_top_blocks(folder: Path, config: Any, count: int) -> nn.Module:
         raise RedxError(f"The blocks of {folder.name} ({config.model_type}) cannot be trained; choose --trunk mlp.")
     weights: dict[str, Tensor] = {}
     for path in sorted(folder.glob("*.safetensors")):
-        with safe_open(path, "pt") as file:
-            for name in file.keys():  # noqa: SIM118 - safetensors has keys() alone
+        with open_safetensors(path, advice="download the folder anew from its source") as file:
+            for name in file.header:
                 match = re.fullmatch(r"(?:model\.)?(?:layers\.(\d+)|(norm))\.(.+)", name)
                 if match and match[2]:
-                    weights[f"norm.{match[3]}"] = file.get_tensor(name).float()
+                    weights[f"norm.{match[3]}"] = file.get(name).float()
                 elif match and int(match[1]) >= depth - count:
-                    weights[f"layers.{int(match[1]) - depth + count}.{match[3]}"] = file.get_tensor(name).float()
+                    weights[f"layers.{int(match[1]) - depth + count}.{match[3]}"] = file.get(name).float()
     missing = [name for name in model.load_state_dict(weights, strict=False).missing_keys if "embed" not in name]
     if missing:
         raise RedxError(f"The weights in {folder} lack {missing[0]}; download the folder anew from its source.")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import ValidationError
+from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
@@ -26,7 +26,9 @@ from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES, RuleId
 from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
-from redx.io.files import atomic_path, read_json, read_tensors, write_json, write_tensors
+from redx.io.files import atomic_path, write_json, write_tensors
+from redx.io.reading import parse_json, read_json
+from redx.io.safetensors_files import read_tensors
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
 from redx.models.backbones import hub
 from redx.models.backbones.tensor_names import (
@@ -37,8 +39,11 @@ from redx.models.backbones.tensor_names import (
     open_backbone,
 )
 from redx.models.encoder import build_encoder
-from redx.runs.folder import choose_seed, load, read_parts
+from redx.models.persistence import read_info
+from redx.runs.folder import choose_seed, load
+from redx.runs.parts import read_parts
 from redx.runs.pipeline import parts_of_test
+from redx.runs.transaction import consistently
 from redx.tasks import get_task
 
 # files of a seed that hold trained tensors
@@ -54,13 +59,20 @@ class BackboneInfo(StrictConfig):
     files: dict[str, str]  # hash of each, to tell which of them differs
 
 
+class DataFile(StrictConfig):
+    """The content of data.json: how the data were split, and the hashes of the splits by seed."""
+
+    split: str
+    sha256: dict[str, dict[str, str]]
+
+
 class CheckpointInfo(StrictConfig):
     """What a checkpoint is; stored in its metadata."""
 
     version: int = 1
     kind: Literal["full", "slim"]
-    layers: int  # number of layers of the whole language model
-    seed: int | None = None  # None: the checkpoint was not made from a run
+    layers: int = Field(ge=0, le=100_000)  # number of layers of the whole language model
+    seed: int | None = Field(default=None, ge=0)  # None: the checkpoint was not made from a run
     test: str = ""  # hash of the test split
     backbone: BackboneInfo | None = None
     beside: dict[str, Any] = {}  # plain values that a `.pt` held beside its tensors
@@ -130,19 +142,9 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
     config, seed = choose_seed(folder, seed)
     out = check_target(out or Path(f"{folder.resolve().name}-seed-{seed}{SUFFIX}"))
     seed_folder = folder / f"seed-{seed}"
-    answers = answers_by_rule(read_parts(folder, seed))
-    tensors = {f"answers:{name}": _narrow(values) for name, values in answers.items()}
-    for path in sorted(seed_folder.rglob(f"*{SUFFIX}")):
-        name = path.relative_to(seed_folder).with_suffix("").as_posix()
-        if name.startswith(DATA_FILES):
-            continue
-        if not SEED_FILES.fullmatch(name):
-            raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
-        tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
-    json_paths = [*sorted(seed_folder.glob("experts/*/expert.json")), seed_folder / "model.json"]
-    json_files = {path.relative_to(seed_folder).as_posix(): read_json(path) for path in json_paths}
-    hashes = read_json(folder / "data.json")["sha256"].get(str(seed))
-    if hashes is None:
+    tensors, json_files = consistently(folder, seed_folder, lambda: _read_seed(folder, seed_folder, seed))
+    hashes = read_json(folder / "data.json", DataFile, misfit="does not hold the hashes of data").sha256.get(str(seed))
+    if hashes is None or "test" not in hashes:
         raise RedxError(f"{folder} is not finished with seed {seed}; finish it with `redx run` first.")
     info = CheckpointInfo(kind="full", seed=seed, layers=0, test=hashes["test"])
     with ExitStack() as stack:
@@ -155,6 +157,22 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
         write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(info, config, json_files)))
     size = measure_file(tensor_entries(out).values(), out)
     return WrittenCheckpoint(out, size, size, [])
+
+
+def _read_seed(run: Path, folder: Path, seed: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the trained tensors of a seed with its answers, and its JSON files, as a checkpoint names them."""
+    answers = answers_by_rule(read_parts(run, seed).banks)
+    tensors = {f"answers:{name}": _narrow(values) for name, values in answers.items()}
+    for path in sorted(folder.rglob(f"*{SUFFIX}")):
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        if name.startswith(DATA_FILES) or "/." in f"/{name}":
+            continue
+        if not SEED_FILES.fullmatch(name):
+            raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
+        tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
+    json_paths = [*sorted(folder.glob("experts/*/expert.json")), folder / "model.json"]
+    read_info(folder)  # so that nothing is exported that could not be restored
+    return tensors, {path.relative_to(folder).as_posix(): read_json(path, dict) for path in json_paths}
 
 
 def answers_by_rule(banks: Banks) -> dict[str, Tensor]:
@@ -219,7 +237,7 @@ def evaluate_checkpoint(path: Path, backbone: str | None = None) -> EvaluatedChe
                 banks = parts_of_test(model, data)
             except RedxError as error:
                 raise RedxError(str(error).replace(scratch, str(path))) from error
-            except (RuntimeError, ValueError, LookupError, TypeError) as error:  # a file made by hand
+            except Exception as error:  # a file made by hand
                 raise RedxError(f"The tensors of {path} do not fit its settings; make it anew from its run.") from error
             domains = model.domain_names
         same = {}
@@ -299,13 +317,13 @@ def read_metadata(path: Path, source: TensorSource) -> CheckpointMetadata | None
     if CHECKPOINT_KEY not in source.about:
         return None
     try:
-        info = CheckpointInfo.model_validate_json(source.about[CHECKPOINT_KEY])
+        info = CheckpointInfo.model_validate(parse_json(source.about[CHECKPOINT_KEY]))
         if info.seed is None:
             return None
-        files = json.loads(source.about["files"])
-        config = RunConfig.model_validate_json(source.about["config"])
+        files = parse_json(source.about["files"])
+        config = RunConfig.model_validate(parse_json(source.about["config"]))
         names = [*files, *files["model.json"]["domains"]]
-    except (ValidationError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except Exception as error:  # whatever a file made by hand may bring
         raise RedxError(f"The metadata of {path} is damaged; make it anew with `redx export`.") from error
     for name in names:
         if not isinstance(name, str) or not is_safe_path(name):

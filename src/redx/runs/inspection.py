@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from redx.errors import RedxError
-from redx.io.tensor_files import CHECKPOINT_KEY, JSON_BYTES, TensorEntry, file_form, open_tensors
+from redx.io.array_files import array_header
+from redx.io.reading import parse_json, read_json
+from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, file_form, open_tensors
 
 JSONS = {  # kinds of JSON files by keys that they all have
     "settings of a run": {"task", "banks", "seeds"},
@@ -81,7 +81,8 @@ def inspect_path(path: Path) -> Contents:
         return Contents(path, "array of features", size, [_array_entry(path)])
     if path.suffix == ".jsonl" or form == "unknown":
         return Contents(path, "lines of JSON" if path.suffix == ".jsonl" else "unknown to redx", size)
-    content = _read_json(path)
+    advice = "take it anew from where it came"
+    content = read_json(path, missing=advice, advice=advice, depth=100)
     kinds = (kind for kind, keys in JSONS.items() if isinstance(content, dict) and keys <= set(content))
     about = content if isinstance(content, dict) else {"list": len(content)}
     return Contents(path, next(kinds, "JSON"), size, about=about)
@@ -114,34 +115,14 @@ def _file_kind(names: set[str], about: dict[str, Any]) -> str:
 
 def _parsed(value: str) -> Any:
     try:
-        return json.loads(value)
+        return parse_json(value)
     except (ValueError, RecursionError):
         return value
 
 
 def _array_entry(path: Path) -> TensorEntry:
-    from numpy.lib import format
-
-    try:
-        with path.open("rb") as file:
-            version = format.read_magic(file)
-            read = format.read_array_header_1_0 if version == (1, 0) else format.read_array_header_2_0
-            shape, _, dtype = read(file)
-            missing = math.prod(shape) * dtype.itemsize > path.stat().st_size - file.tell()
-    except (OSError, ValueError) as error:
-        raise RedxError(f"{path} is truncated or no array; delete it and repeat the command.") from error
-    if dtype.hasobject or missing:
-        raise RedxError(f"{path} is truncated or holds pickled objects; delete it and repeat the command.")
-    return TensorEntry(path.stem, tuple(shape), str(dtype), math.prod(shape) * dtype.itemsize)
-
-
-def _read_json(path: Path) -> Any:
-    if path.stat().st_size > JSON_BYTES:
-        raise RedxError(f"{path} is larger than {JSON_BYTES // 2**20} MiB, which no JSON file of redx is.")
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise RedxError(f"{path} cannot be read (truncated or not JSON); take it anew from where it came.") from error
+    header = array_header(path)
+    return TensorEntry(path.stem, header.shape, str(header.dtype), header.bytes)
 
 
 def _inspect_folder(folder: Path) -> Contents:

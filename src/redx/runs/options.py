@@ -8,7 +8,6 @@ base, experts and router.
 from __future__ import annotations
 
 import difflib
-import json
 import types
 import typing
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pydantic.fields import FieldInfo
 
 from redx.config import RunConfig, TrainingConfig
 from redx.errors import RedxError
+from redx.io.reading import parse_json
 
 STAGES = ("base", "experts", "router")
 
@@ -173,7 +173,7 @@ def apply_assignment(settings: dict[str, Any], assignment: str) -> None:
 def parse_value(text: str) -> Any:
     """Return a value that is written as JSON, or the text itself."""
     try:
-        return json.loads(text)
+        return parse_json(text)
     except (ValueError, RecursionError):
         return text.strip()
 

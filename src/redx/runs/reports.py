@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
-
+from redx.composition.summary import read_summary
 from redx.config import RunConfig
 from redx.errors import RedxError
-from redx.io.files import read_json
+from redx.io.reading import exists, guarded, read_json
 from redx.report.content import Study
 from redx.report.page import publish
 from redx.report.sections import RunReport, describe_run
@@ -40,7 +39,16 @@ def write_reports(folders: Sequence[Path], out: Path) -> Path:
     """
     if not folders:
         raise RedxError("There is no run to report on; give the folder of at least one finished run.")
-    runs = [(read_config(folder), read_json(folder / "summary.json"), read_study(folder)) for folder in folders]
+    runs = [(read_config(folder), read_summary(folder / "summary.json"), read_study(folder)) for folder in folders]
+    with guarded(
+        folders[0] / "summary.json", "lacks figures of a report, or has some of the wrong kind", "repeat the run"
+    ):
+        return _write_pages(folders, runs, out)
+
+
+def _write_pages(
+    folders: Sequence[Path], runs: list[tuple[RunConfig, dict[str, Any], Study | None]], out: Path
+) -> Path:
     if len(folders) == 1:
         return write_report(folders[0], *runs[0])
     names = [folder.resolve().name for folder in folders]
@@ -53,12 +61,7 @@ def write_reports(folders: Sequence[Path], out: Path) -> Path:
 def read_study(folder: Path) -> Study | None:
     """Return the study of a run folder, or None where it has none."""
     path = folder / "study.json"
-    if not path.exists():
-        return None
-    try:
-        return TypeAdapter(Study).validate_python(read_json(path))
-    except ValidationError as error:
-        raise RedxError(f"{path} does not hold a study; delete it and repeat the run.") from error
+    return read_json(path, Study, misfit="does not hold a study") if exists(path) else None
 
 
 def _describe(label: str, config: RunConfig, summary: dict[str, Any], study: Study | None) -> RunReport:

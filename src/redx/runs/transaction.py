@@ -14,20 +14,37 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from filelock import FileLock, Timeout
+from pydantic import BaseModel, Field
 
 from redx.errors import RedxError
-from redx.io.files import read_json, sync_folder, write_json
+from redx.io.files import sync_folder, write_json
+from redx.io.reading import exists, read_json
+from redx.io.tensor_files import is_safe_path
 
 JOURNAL, SCRATCH, STATE, LOCK = ".journal.json", ".edit", "state.json", ".lock"
 WAIT = 60.0  # seconds that a reader waits for a writer to finish its moves
 RETRIES = 5  # times that a reader starts again because the run was changed meanwhile
 
+RESTORE = "restore the run from a copy"
+
 Value = TypeVar("Value")
+
+
+class JournalFile(BaseModel):
+    """The content of `.journal.json`."""
+
+    moves: list[list[str]]
+
+
+class StateFile(BaseModel):
+    """The content of `state.json`."""
+
+    version: int = Field(ge=0, le=2**53, strict=True)
 
 
 class Transaction:
@@ -57,9 +74,12 @@ class Transaction:
         """Make the change; afterwards the folder is as if it had been made in one step."""
         version = read_version(self.folder) + 1
         write_json(self.new(STATE), {"version": version})
-        for path in (self.folder / SCRATCH).rglob("*"):
-            if path.is_dir():
-                sync_folder(path)
+        try:
+            for path in [*(self.folder / SCRATCH).rglob("*"), self.folder / SCRATCH, self.folder]:
+                if path.is_dir():
+                    sync_folder(path)
+        except OSError as error:
+            raise RedxError(f"Cannot write to {self.folder} ({error.strerror}); nothing was changed.") from error
         write_json(self.folder / JOURNAL, {"moves": self._moves})
         recover(self.folder)
 
@@ -72,27 +92,32 @@ def edit(folder: Path) -> Iterator[Transaction]:
         yield transaction
         transaction.commit()
     except BaseException:
-        if not (folder / JOURNAL).exists():
-            _remove(folder / SCRATCH)
+        if not exists(folder / JOURNAL):
+            with suppress(RedxError):  # the next writer removes what is left
+                _remove(folder / SCRATCH)
         raise
 
 
 def recover(folder: Path) -> None:
     """Complete the moves of a committed change, if there is one, and remove what is left of an uncommitted one."""
     journal = folder / JOURNAL
-    if journal.exists():
-        content = read_json(journal)
+    if exists(journal):
+        moves: list[list[str]] = read_json(journal, JournalFile, misfit="is damaged", advice=RESTORE).moves
         try:
-            for kind, *names in content["moves"]:
-                _MOVES[kind](folder, *names)
+            with_kind = [(_MOVES[kind], names) for kind, *names in moves]
+            if not all(is_safe_path(name) for _, names in with_kind for name in names):
+                raise ValueError("a path that leaves the folder")
+            for move, names in with_kind:
+                move(folder, *names)
+            for parent in {(folder / names[-1]).parent for _, names in with_kind} | {folder}:
+                sync_folder(parent)
+            journal.unlink()
         except (KeyError, TypeError, ValueError) as error:
-            raise RedxError(f"{journal} is damaged; restore the run from a copy.") from error
+            raise RedxError(f"{journal} is damaged; {RESTORE}.") from error
         except OSError as error:
             raise RedxError(
                 f"Cannot complete a change in {folder} ({error.strerror}); fix its permissions and repeat the command."
             ) from error
-        sync_folder(folder)
-        journal.unlink()
     _remove(folder / SCRATCH)
 
 
@@ -100,11 +125,11 @@ def _replace(folder: Path, relative: str) -> None:
     new, old, target = (folder / SCRATCH / "new" / relative, folder / SCRATCH / "old" / relative, folder / relative)
     if not os.path.lexists(new):
         return  # done before
-    if os.path.lexists(target):
+    if target.is_dir():  # a file is replaced in one step
         old.parent.mkdir(parents=True, exist_ok=True)
         os.rename(target, old)
     target.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(new, target)
+    os.replace(new, target)
 
 
 def _move(folder: Path, source: str, target: str) -> None:
@@ -118,19 +143,19 @@ _MOVES: dict[str, Callable[..., None]] = {"replace": _replace, "move": _move}
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if not path.is_dir() or path.is_symlink():
+        return
+    try:
         shutil.rmtree(path)
+    except OSError as error:
+        raise RedxError(f"Cannot delete {path} ({error.strerror}); fix its permissions.") from error
 
 
 def read_version(folder: Path) -> int:
     """Return how often the folder of a seed was changed; 0 for a run that was never changed."""
-    if not (folder / STATE).exists():
+    if not exists(folder / STATE):
         return 0
-    content = read_json(folder / STATE)
-    version = content.get("version") if isinstance(content, dict) else None
-    if not isinstance(version, int):
-        raise RedxError(f"{folder / STATE} is damaged; restore the run from a copy.")
-    return version
+    return read_json(folder / STATE, StateFile, misfit="is damaged", advice=RESTORE).version
 
 
 def consistently(run: Path, folder: Path, read: Callable[[], Value]) -> Value:
@@ -160,12 +185,12 @@ def consistently(run: Path, folder: Path, read: Callable[[], Value]) -> Value:
 
 
 def _is_unchanged(folder: Path, version: int) -> bool:
-    return not (folder / JOURNAL).exists() and read_version(folder) == version
+    return not exists(folder / JOURNAL) and read_version(folder) == version
 
 
 def _finish_change(run: Path, folder: Path) -> None:
     """Complete a change that a killed process had committed, or wait for the process that is making it."""
-    if not (folder / JOURNAL).exists():
+    if not exists(folder / JOURNAL):
         return
     try:
         with FileLock(run / LOCK, timeout=WAIT):

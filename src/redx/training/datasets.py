@@ -12,8 +12,9 @@ from torch import Tensor
 from redx.config import RunConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
-from redx.errors import RedxError
-from redx.io.files import read_tensors, without_prefix
+from redx.io.files import without_prefix
+from redx.io.reading import guarded
+from redx.io.safetensors_files import read_tensors
 from redx.seeding import generator
 
 BATCH = 1000  # inputs that go through an encoder at once
@@ -79,10 +80,15 @@ class SharedData:
 
 def read_shared(folder: Path) -> SharedData:
     """Return the shared data of a seed's folder."""
-    try:
-        return SharedData.from_tensors(read_tensors(folder / "shared.safetensors"))
-    except TypeError as error:
-        raise RedxError(f"{folder / 'shared.safetensors'} is no shared subset; repeat the run.") from error
+    path = folder / "shared.safetensors"
+    tensors = read_tensors(path)
+    with guarded(path, "is no shared subset", "repeat the run"):
+        shared = SharedData.from_tensors(tensors)
+        for split in (shared.anchors, shared.calibration):
+            indices = (split.labels, split.domains)
+            if any(index.shape != split.inputs.shape[:1] or index.dtype != torch.int64 for index in indices):
+                raise ValueError("its tensors do not describe the same examples")
+    return shared
 
 
 def shared_rows(data: Data, share: float, seed: int, least: int = 0) -> Tensor:

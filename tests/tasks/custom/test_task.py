@@ -59,7 +59,7 @@ GOOD = '{"text": "fine", "label": "a"}\n'
         ("t.csv", "body,label\na,b\n", "Line 2 of .*no column 'text', only 'body', 'label'"),
         ("t.csv", "text,text\na,b\n", "a column twice"),
         ("t.csv", 'text,label\n"a,b\n', "Line 2 of .*is no CSV"),
-        ("t.csv", "text,label\n", "holds no examples"),
+        ("t.csv", "text,label\n", "contains no examples"),
         ("t.csv", b"text,label\n\xff,b\n", r"not UTF-8 text \(line 2\)"),
         ("t.parquet", "PAR1 not at all", "cannot be read as Parquet"),
         ("t.xlsx", "x", r"is none of \.jsonl, .*\.parquet"),

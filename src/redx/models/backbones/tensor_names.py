@@ -10,10 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from redx.errors import RedxError
+from redx.io.reading import TENSOR_BYTES, open_file
+from redx.io.safetensors_files import open_safetensors
 
 SUFFIX = ".safetensors"
 
@@ -45,11 +46,10 @@ def open_backbone(folder: Path, stack: ExitStack) -> dict[str, Callable[[], Tens
     """
     readers: dict[str, Callable[[], Tensor]] = {}
     for path in sorted(folder.glob(f"*{SUFFIX}")):
-        try:
-            file = stack.enter_context(safe_open(path, "pt"))
-            readers |= {f"backbone.{name}": partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118
-        except (OSError, SafetensorError) as error:
-            raise RedxError(f"{path} is truncated or no safetensors file; download the model anew.") from error
+        file = stack.enter_context(
+            open_safetensors(path, "is truncated or no safetensors file", "download the model anew")
+        )
+        readers |= {f"backbone.{name}": partial(file.get, name) for name in file.header}
     return readers
 
 
@@ -58,8 +58,9 @@ def hash_backbone_files(folder: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(folder.iterdir()):
         if path.is_file() and re.fullmatch(r"(config|tokenizer.*|vocab)\.json|.+\.(safetensors|model|txt)", path.name):
-            with path.open("rb") as file:
-                hashes[path.name] = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+            with open_file(path, TENSOR_BYTES, advice="download the model anew") as (file, _):
+                short = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8))  # type: ignore[arg-type]
+            hashes[path.name] = short.hexdigest()
     return hashes
 
 

@@ -27,6 +27,7 @@ from redx.io.download import (
     reason_of,
     run_tool,
 )
+from redx.io.reading import read_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -217,10 +218,7 @@ def read_idx(path: Path) -> Tensor:
     """
     import torch
 
-    try:
-        content = bytearray(path.read_bytes())
-    except OSError as error:
-        raise RedxError(f"{path} cannot be read ({reason_of(error)}); {ADVICE}.") from error
+    content = bytearray(read_bytes(path, limit=2**30, advice=ADVICE))
     if len(content) < 4 or content[:3] != b"\0\0\x08" or not 1 <= content[3] <= 8:
         raise RedxError(f"{path} is no idx file of bytes (it begins with {content[:4].hex() or 'nothing'}); {ADVICE}.")
     header_bytes = 4 + 4 * content[3]

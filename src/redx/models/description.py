@@ -1,0 +1,69 @@
+"""The content of expert.json, and what of it is checked before it is used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from redx.errors import RedxError
+from redx.io.reading import guarded, read_json
+
+ADVICE = "train the expert anew"
+
+
+class _Open(BaseModel):
+    """A JSON object with further entries than those that are checked."""
+
+    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
+
+
+class Fingerprint(_Open):
+    """The fingerprint of a base: hashes, and the features of a probe batch."""
+
+    probe: list[list[float]] | None = Field(default=None, max_length=64)
+
+    @field_validator("probe")
+    @classmethod
+    def check_probe(cls, probe: list[list[float]] | None) -> list[list[float]] | None:
+        """Return the probe, or refuse rows of different lengths."""
+        if probe is not None and len({len(row) for row in probe}) > 1:
+            raise ValueError("the rows of the probe have different lengths")
+        return probe
+
+
+class Ownership(_Open):
+    """What expert.json says of the ownership score."""
+
+    cutoff: float | None = None
+    speaks: float | None = None
+
+
+class ExpertDescription(_Open):
+    """The content of expert.json; the settings of banks are checked when a bank is built."""
+
+    domain: str
+    classes: list[str] = []
+    dtype: str = "float32"
+    banks: dict[str, Any] = {}
+    training: dict[str, int | float | None] = {}
+    metrics: dict[str, float | None] = {}
+    base: Fingerprint | None = None
+    ownership: Ownership = Ownership()
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """Return the content of an expert.json.
+
+    Raises
+    ------
+    RedxError
+        If there is no such file, or it does not describe an expert.
+    """
+    info = read_json(path, missing="give the folder of an expert, or of a finished run", advice=ADVICE)
+    if not isinstance(info, dict) or not isinstance(info.get("domain"), str):
+        raise RedxError(f"{path} does not describe an expert (it names no domain); {ADVICE}.")
+    with guarded(path, "does not describe an expert (an entry is of the wrong kind)", ADVICE):
+        ExpertDescription.model_validate(info)
+    return info
