@@ -13,10 +13,9 @@ from hypothesis import settings
 import redx
 from helpers.commands import Answer, Ask
 from helpers.own_data import draw_clouds, write_arrays
-from helpers.runs import few_epochs, run_on_language_model
+from helpers.runs import RunCopy, few_epochs, run_on_clouds, run_on_language_model
 from redx.cli import main
 from redx.io.reading import read_json
-from redx.models.composed import Model
 
 torch.set_num_threads(1)
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # read at the first product, here and in children
@@ -96,9 +95,7 @@ def clouds(make_once: MakeOnce) -> redx.Run:
     """A finished run on features of four clouds with a few epochs, made within a second; tests must not change it."""
 
     def run(folder: Path) -> None:
-        file = write_arrays(folder.with_suffix(".npz"), **draw_clouds())
-        epochs = {"base": 3, "experts": 2, "router": 2}
-        redx.run("features", "quick", out=folder, file=str(file), alpha=0.2, study="none", epochs=epochs)
+        run_on_clouds(folder, write_arrays(folder.with_suffix(".npz"), **draw_clouds()))
 
     return finished(make_once("clouds", run))
 
@@ -146,10 +143,11 @@ def addition_copy(addition: redx.Run, tmp_path: Path, monkeypatch: pytest.Monkey
     return Path(shutil.copytree(addition.folder, tmp_path / "run"))
 
 
-@pytest.fixture
-def addition_model(addition_copy: Path) -> Model:
-    """The model of a run of addition, which a test may change."""
-    return redx.load(addition_copy)
+@pytest.fixture(params=["clouds", pytest.param("addition", marks=pytest.mark.slow)])
+def run_copy(request: pytest.FixtureRequest) -> RunCopy:
+    """A copy of a run on features, or of one on texts, which a test may change."""
+    folder: Path = request.getfixturevalue(f"{request.param}_copy")
+    return RunCopy(folder, redx.load(folder).experts.names)
 
 
 @pytest.fixture(scope="session")

@@ -1,157 +1,172 @@
-"""Commands that list, add, remove, replace and train experts."""
+"""Commands that list, add, remove, replace and train experts, and train the router."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import redx
-from redx.cli import main
+from helpers.commands import Ask, refused, succeeded
+from helpers.own_data import draw_clouds, write_arrays
+from helpers.runs import RunCopy
 from redx.io.files import write_json
 from redx.io.reading import read_json
-from redx.models.composed import Model
-
-NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
-
 
 QUESTIONS = ["What is 37 plus 12?", "What is 2 plus 3?", "What is 50 plus 49?", "What is 11 plus 20?"]
 
 
-@pytest.fixture
-def run(addition: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the run that may be changed."""
-    monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
-    return Path(shutil.copytree(addition.folder, tmp_path / "run"))
+def test_experts_are_removed_added_and_replaced_without_loss(run_copy: RunCopy, ask: Ask) -> None:
+    run, last = run_copy.folder, run_copy.names[-1]
+    parts = run_copy.seed / "parts" / "residual-owned.safetensors"
+    before = parts.read_bytes()
+    succeeded(ask("experts", "remove", run, last))
+    assert redx.load(run).experts.names == run_copy.names[:-1]
+    assert parts.read_bytes() != before
+    succeeded(ask("evaluate", run, "--rule", "red"))
+    succeeded(ask("experts", "add", run, run_copy.removed(last)))
+    assert parts.read_bytes() == before
+    succeeded(ask("experts", "replace", run, last, run_copy.removed(last)))
+    assert parts.read_bytes() == before
+    assert last in succeeded(ask("experts", "list", run))
 
 
-@pytest.fixture
-def model(run: Path) -> Model:
-    return redx.load(run)
-
-
-def do(*words: object) -> None:
-    """A command that ends well."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    assert stop.value.code == 0
-
-
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """The one sentence a command ends with."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    assert stop.value.code == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith("redx: ")
-    assert "\n" not in said
-    return said
-
-
-def test_commands_change_a_run_and_lose_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = (run / "seed-0" / "parts" / "residual-owned.safetensors").read_bytes()
-    do("experts", "remove", str(run), NAMES[4])
-    kept = run / "seed-0" / "removed" / NAMES[4]
-    assert redx.load(run).domains == NAMES[:4]
-    assert (run / "seed-0" / "parts" / "residual-owned.safetensors").read_bytes() != before
-    do("evaluate", str(run), "--rule", "red")
-    do("experts", "add", str(run), str(kept))
-    assert (run / "seed-0" / "parts" / "residual-owned.safetensors").read_bytes() == before
-    do("experts", "replace", str(run), NAMES[4], str(kept))
-    assert (run / "seed-0" / "parts" / "residual-owned.safetensors").read_bytes() == before
-    do("experts", "list", str(run))
-    assert NAMES[4] in capsys.readouterr().out
-
-
-def test_an_expert_is_trained_anywhere_from_base_and_shared_subset(run: Path, tmp_path: Path) -> None:
+def train_elsewhere(ask: Ask, run: RunCopy, data: Path, tmp_path: Path) -> None:
+    """Train an expert from the base and the shared subset alone, add it, and retrain the router."""
     away = tmp_path / "away"
     for name in ("config.json", "seed-0/model.json", "seed-0/base.safetensors", "seed-0/shared.safetensors"):
         (away / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(run / name, away / name)
+        shutil.copy(run.folder / name, away / name)
+    own = ("--domain", "new one", "--data", data)
+    succeeded(ask("experts", "train", away, *own, "--out", tmp_path / "full"))
+    succeeded(ask("experts", "train", away, *own, "--out", tmp_path / "half", "--dtype", "float16"))
+    full, half = (load_file(tmp_path / name / "expert.safetensors") for name in ("full", "half"))
+    assert all(torch.equal(full[name].half(), half[name]) for name in full if full[name].is_floating_point())
+    succeeded(ask("experts", "add", run.folder, tmp_path / "half"))
+    succeeded(ask("router", "train", run.folder, *own))
+
+
+@pytest.mark.slow
+def test_an_expert_on_texts_is_trained_elsewhere(addition_copy: Path, tmp_path: Path, ask: Ask) -> None:
+    run = RunCopy(addition_copy, redx.load(addition_copy).experts.names)
     lines = [{"question": f"What is {a} plus {b}?", "answer": a + b} for a in range(2, 8) for b in range(2, 5)]
     data = tmp_path / "small.jsonl"
     data.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    do("experts", "train", str(away), "--domain", "small sums", "--data", str(data), "--out", str(tmp_path / "one"))
-    kept = ["--dtype", "float16", "--out", str(tmp_path / "half")]
-    do("experts", "train", str(away), "--domain", "small sums", "--data", str(data), *kept)
-    one, half = (load_file(tmp_path / name / "expert.safetensors") for name in ("one", "half"))
-    assert all(torch.equal(one[name].half(), half[name]) for name in one if one[name].is_floating_point())
-    do("experts", "add", str(run), str(tmp_path / "half"))
-    do("router", "train", str(run), "--domain", "small sums", "--data", str(data))
-    model = redx.load(run)
-    assert model.experts.names == (*NAMES, "small sums")
-    assert set(model.explain(QUESTIONS)[0]["weights"]) == set(model.experts.names)
+    train_elsewhere(ask, run, data, tmp_path)
+    model = redx.load(run.folder)
+    assert set(model.experts.names) == {*run.names, "new one"}
+    assert set(model.explain(QUESTIONS)[0].weights) == set(model.experts.names)
 
 
-def test_router_train_does_only_that(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    do("experts", "remove", str(run), NAMES[0])
-    others = {path: path.read_bytes() for path in (run / "seed-0" / "experts").rglob("*.safetensors")}
-    base = (run / "seed-0" / "base.safetensors").read_bytes()
-    do("router", "train", str(run))
-    assert redx.load(run).facts.routed == NAMES[1:]
-    assert (run / "seed-0" / "base.safetensors").read_bytes() == base
+def test_an_expert_on_features_is_trained_elsewhere(clouds_copy: Path, tmp_path: Path, ask: Ask) -> None:
+    run = RunCopy(clouds_copy, redx.load(clouds_copy).experts.names)
+    arrays = draw_clouds(40, seed=5)
+    data = write_arrays(tmp_path / "small.npz", x=arrays["x"] - 20, y=arrays["y"])
+    train_elsewhere(ask, run, data, tmp_path)
+    model = redx.load(run.folder)
+    assert set(model.experts.names) == {*run.names, "new one"}
+    assert model.explain(numpy.full((1, 6), -20.0))[0].expert == "new one"  # the router was trained on its data
+
+
+def test_training_the_router_changes_nothing_else(run_copy: RunCopy, ask: Ask) -> None:
+    run, (first, *rest) = run_copy.folder, run_copy.names
+    succeeded(ask("experts", "remove", run, first))
+    others = {path: path.read_bytes() for path in (run_copy.seed / "experts").rglob("*.safetensors")}
+    base = (run_copy.seed / "base.safetensors").read_bytes()
+    succeeded(ask("router", "train", run))
+    assert redx.load(run).info.routed == tuple(rest)
+    assert (run_copy.seed / "base.safetensors").read_bytes() == base
     assert all(path.read_bytes() == content for path, content in others.items())
-    do("experts", "add", str(run), str(run / "seed-0" / "removed" / NAMES[0]))
-    assert "redx router train" in capsys.readouterr().out
-    assert "--router keys" in refused(capsys, "predict", run, "What is 3 plus 4?")
-    do("predict", str(run), "What is 3 plus 4?", "--router", "keys")
+    assert "redx router train" in succeeded(ask("experts", "add", run, run_copy.removed(first)))
 
 
-def test_bad_input_gets_one_sentence_and_changes_nothing(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow
+def test_an_expert_without_a_gate_needs_another_router(addition_copy: Path, ask: Ask) -> None:
+    run = RunCopy(addition_copy, redx.load(addition_copy).experts.names)
+    succeeded(ask("experts", "remove", run.folder, run.names[0]))
+    succeeded(ask("router", "train", run.folder))
+    succeeded(ask("experts", "add", run.folder, run.removed(run.names[0])))
+    refused(ask("predict", run.folder, "What is 3 plus 4?"), "--router keys")
+    succeeded(ask("predict", run.folder, "What is 3 plus 4?", "--router", "keys"))
+
+
+def test_bad_experts_are_refused_in_one_sentence_and_change_nothing(
+    run_copy: RunCopy, tmp_path: Path, ask: Ask
 ) -> None:
-    place = run / "seed-0" / "experts" / NAMES[0]
-    listed = sorted(path.name for path in place.parent.iterdir())
+    run, (first, *rest) = run_copy.folder, run_copy.names
+    expert = run_copy.seed / "experts" / first
+    listed = sorted(path.name for path in expert.parent.iterdir())
+    tensors = load_file(expert / "expert.safetensors")
 
-    def spoil(name: str) -> Path:
-        return Path(shutil.copytree(place, tmp_path / name))
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(expert, tmp_path / name))
 
-    assert "already" in refused(capsys, "experts", "add", run, place)
-    truncated = spoil("truncated")
-    do("experts", "remove", str(run), NAMES[0])
-    do("experts", "add", str(run), str(run / "seed-0" / "removed" / NAMES[0]))
-    capsys.readouterr()
-    (truncated / "expert.safetensors").write_bytes((place / "expert.safetensors").read_bytes()[:500])
-    assert "truncated" in refused(capsys, "experts", "replace", run, NAMES[0], truncated)
-    outside = spoil("outside")
-    write_json(outside / "expert.json", read_json(place / "expert.json") | {"domain": "../x"})
-    assert "cannot be called" in refused(capsys, "experts", "add", run, outside)
-    pickled = spoil("pickled")
+    refused(ask("experts", "add", run, expert), "already")
+    truncated = copy("truncated")
+    succeeded(ask("experts", "remove", run, first))
+    succeeded(ask("experts", "add", run, run_copy.removed(first)))
+    (truncated / "expert.safetensors").write_bytes((expert / "expert.safetensors").read_bytes()[:500])
+    refused(ask("experts", "replace", run, first, truncated), "truncated")
+    outside = copy("outside")
+    write_json(outside / "expert.json", read_json(expert / "expert.json") | {"domain": "../x"})
+    refused(ask("experts", "add", run, outside), "cannot be called")
+    pickled = copy("pickled")
     (pickled / "expert.safetensors").rename(pickled / "expert.pt")
-    assert "unpickling runs" in refused(capsys, "experts", "add", run, pickled)
+    refused(ask("experts", "add", run, pickled), "unpickling runs")
     (tmp_path / "bomb.zip").write_bytes(b"PK\x03\x04")
-    assert "give the folder of an expert" in refused(capsys, "experts", "add", run, tmp_path / "bomb.zip")
-    broken = spoil("nan")
-    tensors = load_file(place / "expert.safetensors")
-    save_file({name: value.float() * float("nan") for name, value in tensors.items()}, broken / "expert.safetensors")
-    assert "contains NaN" in refused(capsys, "experts", "replace", run, NAMES[0], broken)
-    odd = spoil("odd")
-    save_file({name: value[..., :1].contiguous() for name, value in tensors.items()}, odd / "expert.safetensors")
-    assert "do not fit" in refused(capsys, "experts", "replace", run, NAMES[0], odd)
-    assert "There is no expert 'x'" in refused(capsys, "experts", "remove", run, "x")
-    assert "nothing to compare" in refused(capsys, "experts", "diff", run)
-    assert "not there" in refused(capsys, "experts", "add", run, tmp_path / "nowhere")
-    for name in NAMES[1:]:
-        do("experts", "remove", str(run), name)
-    assert "last expert" in refused(capsys, "experts", "remove", run, NAMES[0])
-    for name in NAMES[1:]:
-        do("experts", "add", str(run), str(run / "seed-0" / "removed" / name))
-    assert sorted(path.name for path in place.parent.iterdir()) == listed
+    refused(ask("experts", "add", run, tmp_path / "bomb.zip"), "give the folder of an expert")
+    broken: dict[str, Any] = {name: value.float() * float("nan") for name, value in tensors.items()}
+    save_file(broken, copy("nan") / "expert.safetensors")
+    refused(ask("experts", "replace", run, first, tmp_path / "nan"), "contains NaN")
+    narrow = {name: value[..., :1].contiguous() for name, value in tensors.items()}
+    save_file(narrow, copy("narrow") / "expert.safetensors")
+    refused(ask("experts", "replace", run, first, tmp_path / "narrow"), "do not fit")
+    refused(ask("experts", "remove", run, "x"), "There is no expert 'x'")
+    refused(ask("experts", "diff", run), "nothing to compare")
+    refused(ask("experts", "add", run, tmp_path / "nowhere"), "not there")
+    for name in rest:
+        succeeded(ask("experts", "remove", run, name))
+    refused(ask("experts", "remove", run, first), "last expert")
+    for name in rest:
+        succeeded(ask("experts", "add", run, run_copy.removed(name)))
+    assert sorted(path.name for path in expert.parent.iterdir()) == listed
 
 
-def test_bad_own_data_is_refused_by_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.slow
+def test_bad_data_for_a_new_expert_are_refused_by_line(addition_copy: Path, tmp_path: Path, ask: Ask) -> None:
     data = tmp_path / "own.jsonl"
-    words = ("experts", "train", run, "--domain", "x", "--data", data)
+    words = ("experts", "train", addition_copy, "--domain", "x", "--data", data)
     data.write_text('{"question": "What is 3 plus 4?", "answer": 7}\n{"question": "huge", "answer": 1000}\n')
-    assert "2" in (said := refused(capsys, *words))
-    assert "no class of this model" in said
+    refused(ask(*words), "2", "no class of this model")
     data.write_text('{"question": "What is 3 plus 4?", "answer": 7}\n')
-    assert "at least 8" in refused(capsys, *words)
-    assert "no column 'b'" in refused(capsys, *words, "--text", "b")
+    refused(ask(*words), "at least 8")
+    refused(ask(*words, "--text", "b"), "no column 'b'")
     assert not (Path("trained") / "x").exists()
-    assert "cannot be called" in refused(capsys, "experts", "train", run, "--domain", "../x", "--data", data)
-    assert "cannot be kept as 'int8'" in refused(capsys, *words, "--dtype", "int8")
+    refused(ask("experts", "train", addition_copy, "--domain", "../x", "--data", data), "cannot be called")
+    refused(ask(*words, "--dtype", "int8"), "cannot be kept as 'int8'")
+
+
+def test_what_a_change_would_do_is_shown_and_nothing_is_written(run_copy: RunCopy, ask: Ask) -> None:
+    run, name = run_copy.folder, run_copy.names[2]
+    files = sorted(path for path in run.rglob("*") if path.is_file())
+    diff = json.loads(succeeded(ask("experts", "diff", run, "--remove", name, "--json")))
+    assert sorted(path for path in run.rglob("*") if path.is_file()) == files
+    assert set(diff["domains"]) == set(run_copy.names)
+    assert diff["flips"] >= len(diff["examples"])
+    total = sum(domain["examples"] for domain in diff["domains"].values())
+    change = diff["accuracy"]["after"] - diff["accuracy"]["before"]
+    assert diff["gained"] - diff["lost"] == round(change * total)
+    certified = diff["certificates"]["0"]
+    assert certified["before"] == diff["accuracy"]["before"]
+    assert certified["after"] == diff["accuracy"]["after"]
+    succeeded(ask("experts", "remove", run, name))
+    back = json.loads(succeeded(ask("experts", "diff", run, "--add", run_copy.removed(name), "--json")))
+    assert back["accuracy"] == {"before": diff["accuracy"]["after"], "after": diff["accuracy"]["before"]}
+    assert (back["gained"], back["lost"]) == (diff["lost"], diff["gained"])
+    assert "Certificates" in succeeded(ask("experts", "diff", run, "--add", run_copy.removed(name)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -34,6 +35,17 @@ def run_on_language_model(task: str, language_model: Path, folder: Path, **chang
         return redx.run(task, "quick", out=folder / "run", backbone=str(language_model), **(few | changes))
 
 
+def run_on_clouds(folder: Path, file: Path) -> redx.Run:
+    """Run the task `features` on a file of clouds with a few epochs, within a second."""
+    epochs = {"base": 3, "experts": 2, "router": 2}
+    return redx.run("features", "quick", out=folder, file=str(file), alpha=0.2, study="none", epochs=epochs)
+
+
+def repeat_clouds(folder: Path, run: redx.Run) -> redx.Run:
+    """Repeat the command of a run on clouds in another folder."""
+    return run_on_clouds(folder, run.folder.with_suffix(".npz"))
+
+
 def without_times(summary: dict[str, Any]) -> dict[str, Any]:
     """Return a summary without what differs between two equal runs: seconds and memory."""
     return {name: value for name, value in summary.items() if name != "cost"}
@@ -50,3 +62,20 @@ def text_settings(language_model: Path, trunk: str = "mlp") -> dict[str, Any]:
         "trunk": trunk,
         "train_blocks": 1,
     }
+
+
+@dataclass(frozen=True)
+class RunCopy:
+    """A copy of a finished run, which a test may change, and the names of its experts."""
+
+    folder: Path
+    names: tuple[str, ...]
+
+    @property
+    def seed(self) -> Path:
+        """The folder of its first seed."""
+        return self.folder / "seed-0"
+
+    def removed(self, name: str) -> Path:
+        """The folder of an expert after it was removed."""
+        return self.seed / "removed" / name

@@ -1,53 +1,64 @@
-"""What a change of experts would do to the answers."""
+"""What a change of experts does to the answers on the test split."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import redx
-from redx.cli import main
-
-NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
-
-
-@pytest.fixture
-def run(addition: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the run that may be changed."""
-    monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
-    return Path(shutil.copytree(addition.folder, tmp_path / "run"))
+from helpers.own_data import draw_clouds
+from redx.data.dataset import Split
+from redx.errors import RedxError
+from redx.models.composed import Model
+from redx.runs import diff
 
 
-def do(*words: object) -> None:
-    """A command that ends well."""
-    with pytest.raises(SystemExit) as stop:
-        main([str(word) for word in words])
-    assert stop.value.code == 0
+def examples_of(model: Model, count: int = 40) -> Split:
+    """Return examples of the clouds as features of a model."""
+    arrays = draw_clouds(count, seed=9)
+    labels = torch.tensor([model.classes.index(name) for name in arrays["y"]])
+    return Split(model.base.embed(model.read(arrays["x"])), labels, torch.from_numpy(arrays["domain"]))
 
 
-def test_a_diff_tells_what_would_happen_and_writes_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = sorted(path for path in run.rglob("*") if path.is_file())
-    do("experts", "diff", str(run), "--remove", NAMES[2], "--json")
-    found = json.loads(capsys.readouterr().out)
-    assert sorted(path for path in run.rglob("*") if path.is_file()) == files
-    assert set(found["domains"]) == set(NAMES)
-    assert found["flips"] >= len(found["examples"])
-    assert found["gained"] - found["lost"] == round(
-        (found["accuracy"]["after"] - found["accuracy"]["before"])
-        * sum(each["examples"] for each in found["domains"].values())
-    )
-    one = found["certificates"]["0"]
-    assert one["before"] == found["accuracy"]["before"]
-    assert one["after"] == found["accuracy"]["after"]
-    do("experts", "remove", str(run), NAMES[2])
-    kept = run / "seed-0" / "removed" / NAMES[2]
-    capsys.readouterr()
-    do("experts", "diff", str(run), "--add", str(kept), "--json")
-    back = json.loads(capsys.readouterr().out)
-    assert back["accuracy"] == {"before": found["accuracy"]["after"], "after": found["accuracy"]["before"]}
-    assert (back["gained"], back["lost"]) == (found["lost"], found["gained"])
-    do("experts", "diff", str(run), "--add", str(kept))
-    assert "Certificates" in capsys.readouterr().out
+def test_without_a_change_nothing_flips(clouds: redx.Run) -> None:
+    model = redx.load(clouds.folder)
+    test = examples_of(model)
+    view = diff.TestView.of(model, test)
+    same = diff.compare_views(view, view, model, test, (0.0, 1.0))
+    assert (same["flips"], same["gained"], same["lost"], same["examples"]) == (0, 0, 0, [])
+    assert same["experts"]["before"] == same["experts"]["after"] == list(model.experts.names)
+    assert set(same["domains"]) == set(model.info.domains)
+    assert all(share["broken"] == share["appeared"] == 0 for share in same["certificates"].values())
+
+
+def test_flips_are_counted_and_described(clouds: redx.Run) -> None:
+    model = redx.load(clouds.folder)
+    test = examples_of(model)
+    with model.using("global"):
+        before = diff.TestView.of(model, test)
+    with model.using("base"):
+        after = diff.TestView.of(model, test)
+    changed = diff.compare_views(before, after, model, test, (0.0,))
+    flipped = (before.judged.predicted != after.judged.predicted).nonzero()[:, 0].tolist()
+    assert changed["flips"] == len(flipped) > 0
+    assert [example["row"] for example in changed["examples"]] == flipped
+    first = changed["examples"][0]
+    assert first["label"] == model.classes[int(test.labels[flipped[0]])]
+    assert first["before"] != first["after"]
+    assert changed["gained"] == sum(domain["gained"] for domain in changed["domains"].values())
+    assert changed["lost"] == sum(domain["lost"] for domain in changed["domains"].values())
+
+
+def test_a_difference_compares_both_sides_with_one_router(clouds_copy: Path) -> None:
+    names = redx.load(clouds_copy).experts.names
+    removed = diff.diff_experts(clouds_copy, removed=[names[0]])
+    assert removed["router"] == "router"
+    assert removed["experts"]["after"] == list(names[1:])
+    keys = diff.diff_experts(clouds_copy, removed=[names[0]], router="keys")
+    assert keys["router"] == "keys"
+    with pytest.raises(RedxError, match="nothing to compare"):
+        diff.diff_experts(clouds_copy)
+    with pytest.raises(RedxError, match="no expert 'x'"):
+        diff.diff_experts(clouds_copy, removed=["x"])

@@ -1,27 +1,46 @@
-"""Experts of a run folder."""
+"""Experts of a run folder: changes from Python keep the run consistent."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 import redx
+from helpers.runs import RunCopy
+from redx.errors import RedxError
+from redx.io.safetensors_files import read_tensors
 from redx.models import persistence
 from redx.runs import editing
 
-NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
+
+def test_python_changes_a_run_as_the_commands_do(run_copy: RunCopy) -> None:
+    removed = editing.remove_expert(run_copy.folder, run_copy.names[1])
+    assert removed == run_copy.removed(run_copy.names[1])
+    assert editing.add_expert(run_copy.folder, removed).experts.names == run_copy.names
+    assert persistence.read_info(run_copy.seed).routed == run_copy.names
 
 
-@pytest.fixture
-def run(addition: redx.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the run that may be changed."""
-    monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
-    return Path(shutil.copytree(addition.folder, tmp_path / "run"))
+def test_parts_are_rewritten_for_the_experts_that_are_left(clouds_copy: Path) -> None:
+    names = redx.load(clouds_copy).experts.names
+    editing.remove_expert(clouds_copy, names[0])
+    parts = read_tensors(clouds_copy / "seed-0" / "parts" / "residual-plain.safetensors")
+    assert parts["residuals"].shape[1] == len(names) - 1
+    assert int(parts["domains"].max()) == len(names) - 1  # the domain without an expert comes last
 
 
-def test_python_and_command_line_change_a_run_alike(run: Path) -> None:
-    kept = editing.remove_expert(run, NAMES[1])
-    assert editing.add_expert(run, kept).domains == NAMES
-    assert persistence.read_info(run / "seed-0").routed == NAMES
+def test_an_expert_is_replaced_by_its_own_copy(clouds_copy: Path) -> None:
+    name = redx.load(clouds_copy).experts.names[0]
+    before = redx.load(clouds_copy).experts[name].tensors()
+    model, kept = editing.replace_expert(clouds_copy, name, clouds_copy / "seed-0" / "experts" / name)
+    assert kept == clouds_copy / "seed-0" / "removed" / name
+    after = model.experts[name].tensors()
+    assert all(torch.equal(tensor, after[part]) for part, tensor in before.items())
+
+
+def test_a_change_that_fails_leaves_the_run_as_it_was(clouds_copy: Path) -> None:
+    files = {path: path.read_bytes() for path in clouds_copy.rglob("*.safetensors")}
+    with pytest.raises(RedxError, match="no expert 'x'"):
+        editing.remove_expert(clouds_copy, "x")
+    assert files == {path: path.read_bytes() for path in clouds_copy.rglob("*.safetensors")}

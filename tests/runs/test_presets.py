@@ -1,12 +1,84 @@
-"""Presets and changes to settings."""
+"""Presets and changes to settings, and the command that repeats a run."""
 
 from __future__ import annotations
 
-from redx.runs.presets import configure
+from typing import Any
+
+import pytest
+
+from redx.config import BankId
+from redx.errors import RedxError
+from redx.runs.presets import configure, reproduce
 
 
-def test_one_option_for_two_kinds_of_files() -> None:
+def test_the_file_belongs_to_the_table_or_to_the_questions() -> None:
     ours, theirs = configure("jsonl", file="a.csv", label="topic"), configure("addition", file="a.jsonl")
     assert ours.table is not None
     assert (ours.table.file, ours.table.label, ours.questions.file) == ("a.csv", "topic", None)
     assert (theirs.table, theirs.questions.file) == (None, "a.jsonl")
+
+
+def test_short_names_change_their_sections() -> None:
+    config = configure("mixed", "quick", alpha=0.05, share=0.3, blocks=[4], trunk="sum", routing="linear", total=500)
+    assert config.ownership.alpha == 0.05
+    assert config.base.share == 0.3
+    assert config.reading.blocks == (4,)
+    assert (config.base.trunk.shape, config.reading.pooling, config.base.teach) == ("sum", "tokens", "value")
+    assert config.router.shape == "linear"
+    assert config.questions.total == 500
+
+
+def test_epochs_and_batches_hold_for_their_stages() -> None:
+    config = configure("features", "quick", epochs={"experts": 7}, batch=11)
+    assert {bank.training.epochs for bank in config.banks.values()} == {7}
+    assert config.ownership.bank.training.epochs == 7
+    assert config.base.training.epochs == configure("features", "quick").base.training.epochs
+    stages = [config.base, config.router, config.ownership.bank, *config.banks.values()]
+    assert {stage.training.batch for stage in stages} == {11}
+
+
+def test_none_leaves_a_setting_as_it_is() -> None:
+    assert configure("toy", "quick", alpha=None, limit=None) == configure("toy", "quick")
+
+
+@pytest.mark.parametrize(("run", "forms"), [("red", {"residual", "pooled"}), ("moe", {"standalone", "pooled"})])
+def test_the_banks_of_a_run_are_chosen_by_form(run: str, forms: set[str]) -> None:
+    config = configure("features", "quick", run=run)
+    assert {bank_id.form for bank_id in config.banks} == forms
+    assert set(config.main) - {"averaged"} == forms
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "message"),
+    [
+        ("toy", {"run": "nothing"}, "choose one of red, moe, all"),
+        ("toy", {"integrate": True}, "residual/plain, which this run lacks"),
+        ("toy", {"text": "body"}, "reads no table of yours; leave out --text"),
+        ("toy", {"routing": "keys"}, "the experts of this run lack; choose mlp"),
+        ("features", {"alpha": 2}, r"Setting 'ownership\.alpha' is not usable"),
+        ("features", {"nonsense": 1}, "Setting 'nonsense' is not usable"),
+        ("nothing", {}, "no task 'nothing'"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(task: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RedxError, match=message):
+        configure(task, **changes)
+
+
+def test_the_command_repeats_a_run() -> None:
+    changes: dict[str, Any] = {"seeds": [3, 4], "file": "my data.npz", "limit": 200, "share": 0.5, "clusters": 2}
+    command, rest = reproduce(configure("features", "quick", **changes))
+    assert command.startswith("redx run features --preset quick --seed 3 --seed 4")
+    for words in ("--data 'my data.npz'", "--limit 200", "--share 0.5", "--clusters 2"):
+        assert words in command
+    assert rest == []
+
+
+def test_settings_that_no_option_sets_are_listed() -> None:
+    config = configure("toy", "quick")
+    plain = next(bank_id for bank_id in config.banks if bank_id.form == "residual")
+    banks = config.banks | {BankId("residual", "other"): config.banks[plain]}
+    command, rest = reproduce(config.model_copy(update={"banks": banks}))
+    assert command == "redx run toy --preset quick --seed 0"
+    assert rest == ["banks"]
+    assert reproduce(config.model_copy(update={"task": "unknown"}))[1] == []

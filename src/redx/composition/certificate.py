@@ -162,17 +162,44 @@ def rounding_error(base: Tensor | None, residuals: Tensor, predicted: Tensor, bo
     """
     size = residuals.abs()
     scale = size.sum(1) if box else size.amax(1) if size.shape[1] else size.sum(1)  # (N, C)
+    return margin_error(base, scale, predicted, residuals.shape[1])
+
+
+def margin_error(base: Tensor | None, scale: Tensor, predicted: Tensor, experts: int) -> Tensor:
+    """Return a bound on the rounding error of margins, from the size of what is mixed.
+
+    Parameters
+    ----------
+    base
+        What the mixture is added to, (N, C), or None.
+    scale
+        Largest absolute value, per class, that the mixture can reach: (N, C), or (N, K, C) for several mixtures.
+    predicted
+        Predicted classes of shape (N,); for a regression the predicted answers.
+    experts
+        Number of terms of the mixture.
+
+    Returns
+    -------
+    Tensor
+        Bounds of the shape of `scale`, with two entries on the last axis for a regression.
+
+    Examples
+    --------
+    >>> margin_error(None, torch.zeros(1, 2), torch.tensor([0]), experts=3)
+    tensor([[0., 0.]])
+    """
+    rows = predicted.view(-1, *[1] * (scale.ndim - 1))
+    offset = torch.zeros_like(scale) if base is None else base.abs().view(len(base), *[1] * (scale.ndim - 2), -1)
     if scale.shape[-1] == 1:
-        both, still = (scale + predicted[:, None].abs()).expand(-1, 2), (scale == 0).expand(-1, 2)
+        mixed, size = scale.expand(*scale.shape[:-1], 2), scale + offset + rows.abs()
     else:
-        own = predicted[:, None]
-        both = scale + scale.gather(1, own)
-        still = both == 0
-    if base is not None:
-        both = both + (base.abs() if base.shape[-1] == 1 else base.abs() + base.abs().gather(1, predicted[:, None]))
-    precision, steps = torch.finfo(residuals.dtype), residuals.shape[1] + 8
-    error = steps * precision.eps * both + steps * precision.tiny  # products may lose numbers below `tiny` altogether
-    return torch.where(still, 0.0, error).clamp_max(precision.max)
+        own = rows.expand(*scale.shape[:-1], 1)
+        mixed = scale + scale.gather(-1, own)
+        size = mixed + offset + offset.expand_as(scale).gather(-1, own)
+    precision, steps = torch.finfo(scale.dtype), experts + 8
+    error = steps * precision.eps * size + steps * precision.tiny  # products may lose numbers below `tiny` altogether
+    return torch.where(mixed == 0, 0.0, error).clamp_max(precision.max)
 
 
 def radius(margin: Tensor, worst: Tensor, loses_ties: Tensor | None = None, error: Tensor | None = None) -> Tensor:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+from torch import Tensor
 
-from redx.composition.rules import RULES
+from redx.composition.rules import RULES, Rule
 from redx.data.clusters import cluster_domains
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError
@@ -96,3 +99,16 @@ def split_examples(
         raise InvalidInput("There is only one domain; give at least two, or leave out `domains` to have them found.")
     held = sample_per_group(index * len(estimator.classes_) + labels, share, 0, draw)
     return held, index, tuple(map(str, names))
+
+
+def expert_index(rule: Rule, experts: Sequence[str], count: int, domains: Any) -> Tensor:
+    """Return the index of the expert of each example's domain, (N,); -1 where it is unknown."""
+    if domains is None:
+        if rule.name.endswith("oracle"):
+            raise InvalidInput(f"The rule {rule.name!r} must be told the domain of each example; give `domains`.")
+        return torch.full((count,), -1)
+    names = [str(name) for name in column_or_1d(domains)]
+    if len(names) != count:
+        raise InvalidInput(f"There are {count} examples but {len(names)} domains; give one each.")
+    index = {name: number for number, name in enumerate(experts)}
+    return torch.tensor([index.get(name, -1) for name in names])

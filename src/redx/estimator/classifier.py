@@ -14,7 +14,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from redx.composition.evaluation import certify
@@ -23,7 +23,14 @@ from redx.composition.rules import Rule, compose, get_rule, to_logits
 from redx.config import BankId
 from redx.data.dataset import Split
 from redx.data.splits import classes_are_disjoint, sample_per_group
-from redx.estimator.checks import InvalidInput, check_choices, check_parameters, read_features, split_examples
+from redx.estimator.checks import (
+    InvalidInput,
+    check_choices,
+    check_parameters,
+    expert_index,
+    read_features,
+    split_examples,
+)
 from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_tensors
 from redx.models.backbones import hub
 from redx.models.expert import Expert
@@ -237,25 +244,13 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         model = self.model_
         rule, bank_id = self._rule_and_bank()
         x = model.read(X)
-        owners = self._expert_index(rule, len(x), domains)
+        owners = expert_index(rule, model.experts.names, len(x), domains)
         unknown = torch.full((ROWS,), -1)
         parts = [
             model.parts_of(model.base.embed(batch), bank_id, unknown[: len(batch)], owner)
             for batch, owner in zip(x.split(ROWS), owners.split(ROWS), strict=True)
         ]
         return rule, Parts(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Parts)))
-
-    def _expert_index(self, rule: Rule, count: int, domains: Any) -> Tensor:
-        """Return the index of the expert of each example's domain, (N,); -1 where it is unknown."""
-        if domains is None:
-            if rule.name.endswith("oracle"):
-                raise InvalidInput(f"The rule {rule.name!r} must be told the domain of each example; give `domains`.")
-            return torch.full((count,), -1)
-        names = [str(name) for name in column_or_1d(domains)]
-        if len(names) != count:
-            raise InvalidInput(f"There are {count} examples but {len(names)} domains; give one each.")
-        index = {name: number for number, name in enumerate(self.model_.experts.names)}
-        return torch.tensor([index.get(name, -1) for name in names])
 
     # --- adding and removing experts
 

@@ -6,6 +6,8 @@ import pytest
 
 import redx
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
@@ -32,7 +34,7 @@ def test_proposition_3_holds(run: redx.Run) -> None:
     assert 0 < found["largest_error"] <= found["epsilon"] + 1e-6
 
 
-def test_the_study_says_what_happened_in_every_segment(run: redx.Run) -> None:
+def test_the_study_reports_every_segment(run: redx.Run) -> None:
     segments = run.summary["study"]["segments"]
     assert set(segments) == {
         *("oracle/linear", "uniform/linear", "average/linear", "oracle/mlp", "uniform/mlp", "average/mlp"),

@@ -1,0 +1,202 @@
+"""Risk control: a cut-off on the experts' confidences that bounds the harm of the worst router.
+
+Expert k contributes to example i only where its confidence s_ik exceeds the cut-off λ. The harm of example i,
+
+    L_i(λ) = 1 if the base is right on it and some router makes the composed answer wrong, else 0,
+
+never increases with λ, since a larger λ only deactivates experts. It is 1 exactly below the example's threshold, the
+largest λ at which some router can still do harm. On n held-out examples that nothing was trained or chosen on,
+
+    λ̂ = inf{ λ : (Σ_i L_i(λ) + 1) / (n + 1) ≤ risk }
+
+keeps the expected harm of a new example at most at `risk`, for any data distribution, any number of experts and any
+router (conformal risk control; Angelopoulos et al.). The second form replaces the left side by the exact binomial upper
+bound of the harm: then the harm is at most `risk` with probability `confidence` over the draw of the held-out examples.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from redx.composition import certificate
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.rules import Rule
+from redx.errors import RedxError
+
+
+def with_cutoff(parts: Parts, confidences: Tensor, cutoff: float) -> Parts:
+    """Return the same record with the residuals of experts at or below the cut-off set to zero.
+
+    Parameters
+    ----------
+    parts
+        The record of N examples and K residual experts.
+    confidences
+        Confidences of shape (N, K).
+    cutoff
+        The cut-off λ; infinity deactivates every expert.
+
+    Examples
+    --------
+    >>> parts = Parts(torch.zeros(1, 2), torch.ones(1, 2, 2), torch.zeros(1, 2), *[torch.zeros(1).long()] * 2)
+    >>> with_cutoff(parts, torch.tensor([[0.5, 2.0]]), 1.0).residuals[0].tolist()
+    [[0.0, 0.0], [1.0, 1.0]]
+    """
+    return replace(parts, residuals=parts.residuals * (confidences > cutoff)[..., None])
+
+
+def harm_thresholds(rule: Rule, parts: Parts, confidences: Tensor) -> Tensor:
+    """Return the threshold of every example: some router does harm at a cut-off λ exactly if λ is below it.
+
+    Parameters
+    ----------
+    rule
+        A rule that adds residuals to the base, with an adversary on the simplex (`red`) or in the box (`sum`).
+    parts
+        The record of N examples and K residual experts, without any cut-off.
+    confidences
+        Confidences of shape (N, K).
+
+    Returns
+    -------
+    Tensor
+        Thresholds of shape (N,); minus infinity where no router can do harm, as on examples that the base gets wrong.
+
+    Examples
+    --------
+    >>> from redx.composition.rules import get_rule
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
+    >>> parts = Parts(base, residuals, torch.zeros(1, 2), torch.tensor([0]), torch.tensor([0]))
+    >>> harm_thresholds(get_rule("red"), parts, torch.tensor([[0.7, 5.0]]))
+    tensor([0.7000])
+    """
+    if not rule.keeps_base or rule.adversary is None:
+        raise RedxError(f"The rule {rule.name!r} adds no residuals to the base, so its harm cannot be controlled.")
+    if confidences.shape != parts.gates.shape or bool(confidences.isnan().any()):
+        raise RedxError(f"Confidences must be numbers of shape {tuple(parts.gates.shape)}, one per example and expert.")
+    thresholds = []
+    for rows, part in parts.chunks():
+        right = predicted_classes(part.base) == part.labels  # never for a label that the base does not know
+        if part.base.shape[-1] > 1:
+            part = replace(part, labels=part.labels.clamp(0, part.base.shape[-1] - 1))
+        thresholds.append(_thresholds(rule, part, confidences[rows]).masked_fill(~right, -math.inf))
+    return torch.cat(thresholds) if thresholds else confidences.new_empty(0)
+
+
+def _thresholds(rule: Rule, parts: Parts, confidences: Tensor) -> Tensor:
+    """Return where the label can first be lost as a falling cut-off activates one expert after the other: (N,)."""
+    if not parts.experts:
+        return confidences.new_full((len(parts),), -math.inf)
+    order = confidences.argsort(-1, descending=True)
+    residuals = parts.residuals.gather(1, order[..., None].expand_as(parts.residuals))
+    own = certificate.margins(parts.base, parts.labels)[:, None]  # (N, 1, C): the base's, kept by inactive experts
+    size = residuals.abs()
+    if rule.adversary == "box":
+        both_ends = torch.cat([residuals, -residuals], -1)
+        change = certificate.margins(residuals, parts.labels) if parts.base.shape[-1] > 1 else both_ends
+        worst, scale = own + change.clamp_max(0).cumsum(1), size.cumsum(1)
+    else:
+        vertices = certificate.margins(parts.base[:, None] + residuals, parts.labels)
+        worst, scale = vertices.cummin(1).values.minimum(own), size.cummax(1).values
+    error = certificate.margin_error(parts.base, scale, parts.labels, parts.experts)  # (N, K, C)
+    ties = certificate.loses_ties(parts.base, parts.labels)[:, None]
+    broken = ((worst < error) | (ties & (worst <= error))).any(-1)  # (N, K)
+    return confidences.gather(1, order).masked_fill(~broken, -math.inf).amax(-1)
+
+
+def smallest_risk(examples: int, confidence: float | None = None) -> float:
+    """Return the smallest risk that this many calibration examples can support.
+
+    Parameters
+    ----------
+    examples
+        Number of calibration examples.
+    confidence
+        None for the expected form; otherwise the probability with which the bound has to hold.
+
+    Examples
+    --------
+    >>> smallest_risk(99)
+    0.01
+    >>> round(smallest_risk(99, confidence=0.95), 4)
+    0.0298
+    """
+    _check_confidence(confidence)
+    if confidence is None:
+        return 1 / (examples + 1)
+    return 1 - (1 - confidence) ** (1 / examples) if examples else 1.0
+
+
+def allowed_harm(examples: int, risk: float, confidence: float | None = None) -> int:
+    """Return how many calibration examples may be harmed; -1 where even none does not support the risk.
+
+    Examples
+    --------
+    >>> allowed_harm(999, risk=0.01), allowed_harm(999, risk=0.01, confidence=0.95), allowed_harm(50, risk=0.01)
+    (9, 4, -1)
+    """
+    if not 0 <= risk <= 1:
+        raise RedxError(f"A risk lies between 0 and 1, not {risk}; choose one such as 0.01.")
+    _check_confidence(confidence)
+    if confidence is None:
+        return min(examples, math.floor(risk * (examples + 1) - 1 + 1e-9))
+    if risk == 1:
+        return examples
+    low, high = -1, examples  # the upper bound grows with the number of harmed examples
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _upper_bound(middle, examples, confidence) <= risk:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _upper_bound(harmed: int, examples: int, confidence: float) -> float:
+    """Return the exact (Clopper-Pearson) upper confidence bound of a share."""
+    return 1.0 if harmed >= examples else float(stats.beta.ppf(confidence, harmed + 1, examples - harmed))
+
+
+def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None) -> float:
+    """Return the smallest cut-off that keeps the harm of the worst router at the risk.
+
+    Parameters
+    ----------
+    thresholds
+        Thresholds of n calibration examples, (n,), as `harm_thresholds` returns them.
+    risk
+        The bound on the harm, from 0 to 1.
+    confidence
+        None bounds the expected harm; otherwise the harm is at most `risk` with this probability.
+
+    Returns
+    -------
+    float
+        The cut-off λ̂: minus infinity where every expert may contribute everywhere, infinity where none may because
+        there are too few calibration examples for this risk.
+
+    Examples
+    --------
+    >>> risk_cutoff(torch.arange(99.0), risk=0.1)
+    89.0
+    >>> risk_cutoff(torch.arange(5.0), risk=0.01)
+    inf
+    """
+    allowed = allowed_harm(len(thresholds), risk, confidence)
+    if allowed < 0:
+        return math.inf
+    if allowed >= len(thresholds):
+        return -math.inf
+    return float(thresholds.topk(allowed + 1).values[-1])
+
+
+def _check_confidence(confidence: float | None) -> None:
+    if confidence is not None and not 0 < confidence < 1:
+        raise RedxError(
+            f"A confidence lies between 0 and 1, not {confidence}; choose one such as 0.95."
+        )

@@ -1,0 +1,31 @@
+"""`redx predict`: answers with the weights and contributions of the experts."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import redx
+from helpers.commands import Ask, refused, succeeded
+
+
+@pytest.mark.slow
+def test_an_answer_comes_with_weights_and_contributions(ask: Ask, addition: redx.Run) -> None:
+    (explanation,) = json.loads(succeeded(ask("predict", addition.folder, "What is 37 plus 12?", "--json")))
+    assert explanation["text"] == "What is 37 plus 12?"
+    assert {"answer", "range", "expert", "base", "weights", "contributions", "radius"} <= set(explanation)
+    out = succeeded(ask("predict", addition.folder, "What is 37 plus 12?", "--rule", "sum"))
+    assert all(name in out for name in ("range_2_20", "certified radius", "weight"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "named"), [("", "no text"), ("x" * 10_000, "10,000"), ("a\0b", "NUL"), ("   ", "no text")]
+)
+def test_unreadable_texts_are_refused(ask: Ask, addition: redx.Run, text: str, named: str) -> None:
+    refused(ask("predict", addition.folder, text), named)
+
+
+def test_a_run_that_reads_no_text_is_refused(ask: Ask, clouds: redx.Run) -> None:
+    refused(ask("predict", clouds.folder, "1 2"), "redx.load")
