@@ -19,12 +19,13 @@ from pathlib import Path
 import torch
 
 import redx
+from redx.config import BankId
 from redx.models import banks
 from redx.models.banks import build_bank
 from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
-from redx.models.router import NetworkRouter
+from redx.models.router import NetworkRouter, TrainedRouter
 from redx.seeding import generator
 
 BATCH, TOP = 64, 2
@@ -85,7 +86,7 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
             bank = build_bank(settings, 1, model.base)
             banks.initialise_bank(bank, [generator(0, name)])
             tensors = {f"{key}.{part}": value for part, value in banks.split_bank(bank)[0].items()}
-            Expert({"domain": name, "banks": {key: settings.model_dump(mode="json")}}, tensors).save(
+            Expert({"domain": name, "banks": {str(key): settings.model_dump(mode="json")}}, tensors).save(
                 Path(scratch, name)
             )
         before = _memory()
@@ -93,17 +94,17 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
         found = {name: Expert.open(Path(scratch, name)) for name in names}
         library = ExpertLibrary(found, model.base, {key: settings}, model.experts.ownership)
         router = NetworkRouter(model.base.width, count)
-        router.standardise(model.base.embed(model.read(inputs)))
+        router.fit(model.base.embed(model.read(inputs)))
         torch.nn.init.normal_(router.layers[-1].weight, generator=generator(0, "router"))  # pyright: ignore[reportArgumentType]
-        facts = dataclasses.replace(model.info, routed=library.names)
+        info = dataclasses.replace(model.info, routed=library.names)
         sparse = dataclasses.replace(
             model,
             experts=library,
-            router=router,
-            facts=facts,
+            router=TrainedRouter(router, library.names),
+            info=info,
             fixed={},
             joint_routers={},
-            rule=f"red/{key.split('/')[1]}",
+            rule=f"red/{key.name}",
         )
         loaded = time.perf_counter() - began
         began = time.perf_counter()
@@ -116,9 +117,8 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
         print(f"{count:>8}  {row[0]:>9}  {row[1]:>12}  {row[2]:>9}  {row[3]:>9}  {read:>5}  {memory:>7.1f} MB")
 
 
-def _key(model: Model) -> str:
-    main = f"residual/{model.config.main['residual']}"
-    return model.config.banks[main].of or main
+def _key(model: Model) -> BankId:
+    return model.config.trained_as(model.config.main_bank("residual"))
 
 
 def _median(do: Callable[[], object], times: int = 20) -> float:

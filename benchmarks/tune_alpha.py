@@ -14,6 +14,7 @@ import torch
 
 from redx.composition import certificate, rules
 from redx.composition.evaluation import certify
+from redx.config import BankId
 from redx.runs.folder import load, read_config
 from redx.tasks import get_task
 from redx.training import datasets, features
@@ -32,22 +33,22 @@ def main() -> None:
         model, data = load(folder, seed), get_task(config.task).load(config, seed)
         choose, _ = datasets.split_validation(data, config.ownership.calibration, seed)
         held = features.embed_split(config, model.base, data.validation).only(choose)
-        free = model.parts_of(held.inputs, ("residual", "anchored"), held.labels, held.domains)
+        free = model.parts_of(held.inputs, BankId("residual", "anchored"), held.labels, held.domains)
         for alpha in (None, *ALPHAS):
-            spoken = (
+            active = (
                 model.experts.active(held.inputs, alpha) if alpha else torch.ones_like(free.gates, dtype=torch.bool)
             )
-            bound = dataclasses.replace(free, residuals=free.residuals * spoken[..., None])
-            judged = certify(rules.get_rule("red"), bound)
-            right = judged.predicted == bound.labels
-            own = spoken.gather(1, bound.domains[:, None]).double().mean()
+            bound = dataclasses.replace(free, residuals=free.residuals * active[..., None])
+            certified = certify(rules.get_rule("red"), bound)
+            right = certified.predicted == bound.labels
+            own = active.gather(1, bound.domains[:, None]).double().mean()
             figures = (
                 float(right.double().mean()),
-                certificate.certified_accuracy(judged.radius, right, 1.0),
+                certificate.certified_accuracy(certified.radius, right, 1.0),
                 float(own),
             )
             rows.setdefault("no cut-off" if alpha is None else f"α = {alpha:g}", []).append(figures)
-    print(f"{'':12}  clean   certified ε=1  own expert speaks   ({len(config.seeds)} seeds)")
+    print(f"{'':12}  clean   certified ε=1  own expert active   ({len(config.seeds)} seeds)")
     for name, found in rows.items():
         clean, certified, own = (sum(column) / len(found) for column in zip(*found, strict=True))
         print(f"{name:12}  {clean:.4f}  {certified:.4f}         {own:.4f}")

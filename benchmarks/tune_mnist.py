@@ -15,14 +15,13 @@ import torch
 from redx.composition import certificate, noise, rules
 from redx.composition.evaluation import certify, noisy_weights, predict, tally
 from redx.composition.parts import Parts
-from redx.config import BankConfig, OwnershipConfig, RunConfig
+from redx.config import BankConfig, BankId, OwnershipConfig, RunConfig
 from redx.data.dataset import Data, Split
 from redx.io import safetensors_files
 from redx.models import encoder
 from redx.models.banks import run_bank
 from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer, false_activation_rate
-from redx.models.router import NetworkRouter
 from redx.seeding import generator
 from redx.tasks import get_task
 from redx.training import datasets, features
@@ -30,6 +29,7 @@ from redx.training.banks import train_bank, train_ownership
 from redx.training.datasets import SharedData
 from redx.training.router import train_router
 
+ANCHORED = BankId("residual", "anchored")
 HELD_OUT = 10_000
 OPTIMISERS = [  # the same grid for everybody
     {"lr": 1e-3, "weight_decay": 1e-2, "dropout": 0.0},
@@ -61,11 +61,12 @@ def ownerships(config: RunConfig) -> list[OwnershipConfig]:
     return [chosen.model_copy(update={**way, "alpha": alpha}) for way in ways for alpha in (0.003, 0.001)]
 
 
-def candidates(config: RunConfig) -> list[tuple[str, BankConfig]]:
+def candidates(config: RunConfig) -> list[tuple[BankId, BankConfig]]:
     """All settings to try, by the bank they are for; what the preset has comes first."""
-    keys = ("pooled/linear", "pooled/mlp", "standalone/plain", "standalone/anchored", "residual/plain")
+    names = ("pooled/linear", "pooled/mlp", "standalone/plain", "standalone/anchored", "residual/plain")
+    keys = [BankId.parse(name) for name in names]
     found = [(key, change(config.banks[key], **each)) for key in keys for each in OPTIMISERS]
-    key = "residual/anchored"
+    key = ANCHORED
     anchored = config.banks[key]
     others = [(key, change(anchored, anchor=anchor, anchor_weight=weight)) for anchor, weight in ANCHORS]
     others += [(key, change(anchored, smoothing=smoothing)) for smoothing in (0.0, 0.006)]
@@ -101,9 +102,7 @@ class Bench:
         self.files: dict[str, list[dict[str, torch.Tensor]]] = {}
 
     def _gates(self, data: Data) -> torch.Tensor:
-        tensors = train_router(self.config, data.domains, self.train, self.check, self.seed)
-        router = NetworkRouter(self.base.width, len(data.domains), self.config.router.shape, self.config.router.hidden)
-        router.load_state_dict(tensors)
+        router = train_router(self.config.router, data.domains, self.train, self.check, self.seed)
         with torch.no_grad():
             return router(self.test.inputs)
 
@@ -119,18 +118,18 @@ class Bench:
             spoken.append(owner.is_active(self.test.inputs, settings.alpha))
         return torch.stack(spoken, 1)
 
-    def said(self, key: str, settings: BankConfig) -> torch.Tensor:
+    def outputs(self, key: BankId, settings: BankConfig) -> torch.Tensor:
         pooled = [datasets.ExpertData("pooled", self.train, self.train, self.check, self.check)]
-        taught = pooled if key.startswith("pooled") else self.lessons
+        taught = pooled if key.form == "pooled" else self.lessons
         bank = train_bank(key, settings, taught, self.base, self.seed, 1.0)
         return run_bank(bank, self.test.inputs)
 
-    def figures(self, key: str, settings: BankConfig) -> dict[str, float]:
-        said = self.said(key, settings)
+    def figures(self, key: BankId, settings: BankConfig) -> dict[str, float]:
+        said = self.outputs(key, settings)
         parts = self.parts(said)
-        if key.startswith("pooled"):
+        if key.form == "pooled":
             return {"global": right("global", parts)}
-        if key.startswith("standalone"):
+        if key.form == "standalone":
             return {rule: right(rule, parts) for rule in ("moe", "uniform", "oracle")}
         free = {"base": right("base", parts), "red": right("red", parts), "sum": right("sum", parts)}
         return free | {"any router": worst(parts)} | self.owned(said, self.config.ownership)
@@ -180,10 +179,10 @@ def main() -> None:
         print(" | ".join(["", key, told, *means, ""]).strip(), flush=True)
 
     for key, settings in candidates(config):
-        if asked.only in key:
-            show(key, tell(settings), [bench.figures(key, settings) for bench in benches])
+        if asked.only in str(key):
+            show(str(key), tell(settings), [bench.figures(key, settings) for bench in benches])
     if asked.only in "ownership":
-        said = [bench.said("residual/anchored", config.banks["residual/anchored"]) for bench in benches]
+        said = [bench.outputs(ANCHORED, config.banks[ANCHORED]) for bench in benches]
         for way in ownerships(config):
             told = f"α {way.alpha:g}, {way.score}{', only to contradict' if way.contradict else ''}, {tell(way.bank)}"
             show("ownership", told, [bench.owned(each, way) for bench, each in zip(benches, said, strict=True)])

@@ -23,7 +23,7 @@ import torch
 import redx
 from redx.composition import certificate
 from redx.runs import folder
-from redx.runs.diff import TestView
+from redx.runs.diff import SplitAnswers
 from redx.tasks import get_task
 from redx.training import features
 
@@ -97,9 +97,12 @@ def line(told: str, model: redx.Model, test: redx.records.Split, files: list[Pat
     figures = []
     for rule in ("red", "sum"):
         with model.using(rule), torch.no_grad():
-            view = TestView.of(model, test)
+            view = SplitAnswers.of(model, test)
         figures.append(
-            (float(view.right().double().mean()), certificate.certified_accuracy(view.judged.radius, view.right(), 1.0))
+            (
+                float(view.right().double().mean()),
+                certificate.certified_accuracy(view.certified.radius, view.right(), 1.0),
+            )
         )
     size = sum(file.stat().st_size for file in files)
     return f"| {told} | {figures[0][0]:.4f} | {figures[0][1]:.4f} | {figures[1][0]:.4f} | {size:,} |"

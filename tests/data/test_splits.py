@@ -16,7 +16,7 @@ from redx.data.splits import share_seen, split_rows
 from redx.errors import RedxError
 from redx.tasks.arithmetic.canonical import canonical
 from redx.tasks.arithmetic.questions import make
-from redx.tasks.custom.task import LEAST
+from redx.tasks.custom.loading import MIN_TRAIN
 
 SHARES = (0.8, 0.1, 0.1)
 
@@ -155,4 +155,4 @@ def test_small_domains_keep_enough_training_examples(size: int) -> None:
     assert len(test) in (1, 2)
     assert len(validation) <= 2
     assert len(train) + len(validation) + len(test) == size
-    assert len(train) >= min(size - 1, LEAST) or size == 5
+    assert len(train) >= min(size - 1, MIN_TRAIN) or size == 5

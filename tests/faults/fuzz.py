@@ -1,7 +1,7 @@
 """Feeds mutated files to every reader of redx: each is accepted or refused in one sentence, and nothing else happens.
 
-    PYTHONPATH=tests python -m faults.fuzz --cases 200000 --seconds 3600
-    PYTHONPATH=tests python -m faults.fuzz --only 17 --seed 0     (one case again, with its traceback)
+PYTHONPATH=tests python -m faults.fuzz --cases 200000 --seconds 3600
+PYTHONPATH=tests python -m faults.fuzz --only 17 --seed 0     (one case again, with its traceback)
 """
 
 from __future__ import annotations

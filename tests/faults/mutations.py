@@ -1,4 +1,4 @@
-"""Seeded mutations of files: of bytes, JSON, safetensors headers, archives of arrays, rows of tables and checkpoints."""
+"""Seeded mutations of files: bytes, JSON, headers of tensors, archives of arrays, rows of tables, checkpoints."""
 
 from __future__ import annotations
 
@@ -20,9 +20,18 @@ Mutation = Callable[[bytes, Random], bytes]
 ODD: list[Any] = [
     None, True, False, 0, -1, 1, 2, 3, 2**31, 2**63, -(2**63), 10**9, 10**12, 10**40, 10**290, 0.5, -0.0, 1e-300, 1e300,
     1e308, "", "x", "../x", "/etc/passwd", "a\0b", "\ud800", "\u202e", "a" * 300, "é" * 200, "9" * 5000, "nan", "1e999",
-    [], {}, [[]], [[1], [1, 2]], {"a": {}}, [None], [1e300, "x"], "residual/plain", "linear", "keys", "lowrank", "binary",
+    [], {}, [[]], [[1], [1, 2]], {"a": {}}, [None], [1e300, "x"], "residual/plain", "linear", "keys", "lowrank",
 ]  # fmt: skip
-RAW = ["NaN", "Infinity", "-Infinity", "1e999", "9" * 6000, "[" * 3000 + "]" * 3000, '{"a":' * 50 + "1" + "}" * 50, "01"]
+RAW = [
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e999",
+    "9" * 6000,
+    "[" * 3000 + "]" * 3000,
+    '{"a":' * 50 + "1" + "}" * 50,
+    "01",
+]
 
 
 def mutate_bytes(content: bytes, draw: Random) -> bytes:
@@ -62,7 +71,7 @@ def mutate_json(content: bytes, draw: Random) -> bytes:
     if draw.random() < 0.15 and "{" in text:  # a key twice, or a number that JSON does not have
         at = draw.choice([place for place, one in enumerate(text) if one == "{"])
         key = draw.choice(['"domain"', '"version"', '"seeds"', '"banks"', '"a"', '"rules"'])
-        text = text[: at + 1] + f'{key}: {draw.choice(RAW)}, {key}: 1, ' + text[at + 1 :]
+        text = text[: at + 1] + f"{key}: {draw.choice(RAW)}, {key}: 1, " + text[at + 1 :]
     elif draw.random() < 0.1:
         text = text.replace(draw.choice(["0", "1", "[]", "null", '""']), draw.choice(RAW), 1)
     return text.encode("utf-8", "surrogatepass") + draw.choice([b"", b"", b"", b"", b"\xff", b"}", b"\0"])
@@ -99,7 +108,23 @@ def mutate_safetensors(content: bytes, draw: Random) -> bytes:
     match draw.randrange(7):
         case 0:
             header[draw.choice(names)]["dtype"] = draw.choice(
-                ["F64", "F16", "BF16", "I64", "I32", "BOOL", "U8", "U64", "F8_E4M3", "F8_E8M0", "F4", "C64", "X", 3, None]
+                [
+                    "F64",
+                    "F16",
+                    "BF16",
+                    "I64",
+                    "I32",
+                    "BOOL",
+                    "U8",
+                    "U64",
+                    "F8_E4M3",
+                    "F8_E8M0",
+                    "F4",
+                    "C64",
+                    "X",
+                    3,
+                    None,
+                ]
             )
         case 1:  # the same bytes as another type, or in another shape
             name = draw.choice(names)
@@ -107,7 +132,9 @@ def mutate_safetensors(content: bytes, draw: Random) -> bytes:
             kind = {"F32": ["I32", "F32"], "I64": ["F64", "I64"]}.get(header[name]["dtype"], ["U8"])
             header[name] |= {"dtype": draw.choice(kind), "shape": draw.choice([shape[::-1], [1, *shape], [*shape, 1]])}
         case 2:
-            header[draw.choice(names)]["shape"] = draw.choice([[], [0], [2**40], [-1], [2**62, 4], ["x"], None, [1] * 99])
+            header[draw.choice(names)]["shape"] = draw.choice(
+                [[], [0], [2**40], [-1], [2**62, 4], ["x"], None, [1] * 99]
+            )
         case 3:
             header[draw.choice(["x", "../x", "a\nb", "router.mean", "\u202e", names[0] + ".x"])] = header.pop(
                 draw.choice(names)
@@ -164,7 +191,9 @@ def _rewrite_header(content: bytes, draw: Random) -> bytes:
             if name == chosen:
                 match draw.randrange(5):
                     case 0:
-                        shape = draw.choice([b"(10**9,)", b"(999999999999,)", b"(-1,)", b"('a',)", b"(1e9,)", b"(2,)*99"])
+                        shape = draw.choice(
+                            [b"(10**9,)", b"(999999999999,)", b"(-1,)", b"('a',)", b"(1e9,)", b"(2,)*99"]
+                        )
                         data = data.replace(b"'shape': (", b"'shape': " + shape + b"  # (", 1)
                     case 1:
                         data = data.replace(b"<", draw.choice([b">", b"|", b"O", b"("]), 1)
@@ -186,7 +215,9 @@ def mutate_lines(content: bytes, draw: Random) -> bytes:
         at = draw.randrange(len(lines))
         match draw.randrange(5):
             case 0:
-                lines[at] = draw.choice([b"", b"{}", b"[]", b'"', b'{"label": 1, "label": 2}', b",,,,", b"\xff\xfe", b"\0"])
+                lines[at] = draw.choice(
+                    [b"", b"{}", b"[]", b'"', b'{"label": 1, "label": 2}', b",,,,", b"\xff\xfe", b"\0"]
+                )
             case 1:
                 lines.insert(at, lines[draw.randrange(len(lines))] * draw.choice([1, 2]))
             case 2:
@@ -194,7 +225,9 @@ def mutate_lines(content: bytes, draw: Random) -> bytes:
             case 3:
                 words = [b"yes", b"good", b"case", b"d1", b"label"]
                 odd = json.dumps(draw.choice(ODD)).encode()
-                lines[at] = lines[at].replace(draw.choice(words), draw.choice([odd, draw.choice(RAW).encode(), b"9" * 5000]))
+                lines[at] = lines[at].replace(
+                    draw.choice(words), draw.choice([odd, draw.choice(RAW).encode(), b"9" * 5000])
+                )
             case _:
                 with suppress(ValueError):
                     lines[at] = mutate_json(lines[at], draw).replace(b"\n", b" ")

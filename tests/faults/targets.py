@@ -44,8 +44,8 @@ from redx.training.datasets import read_shared
 
 TEXTS = ["one", "two", "three"]
 NAMES = [
-    "", ".", "..", "/", "a/b", "a\0b", "x" * 300, "é" * 200, "\ud800", "con", "all", "a" * 99 + "😀", "9" * 5000, " ", "a\n",
-    "\u202e", "run.log", ".x.tmp", "seed-0", "~", "-x", "x.npz", "x.jsonl", "x.parquet", "x.safetensors",
+    "", ".", "..", "/", "a/b", "a\0b", "x" * 300, "é" * 200, "\ud800", "con", "all", "a" * 99 + "😀", "9" * 5000, " ",
+    "a\n", "\u202e", "run.log", ".x.tmp", "seed-0", "~", "-x", "x.npz", "x.jsonl", "x.parquet", "x.safetensors",
 ]  # fmt: skip
 
 

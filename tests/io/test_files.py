@@ -10,8 +10,10 @@ import torch
 
 from helpers.files import disk_full
 from redx.errors import RedxError
-from redx.io import files, reading, safetensors_files
+from redx.io import files
 from redx.io.files import check_name, natural_order, to_safe_name
+from redx.io.reading import read_json
+from redx.io.safetensors_files import read_tensors
 
 NAMES = ("range_2_20", "range_21_40", "range_41_60", "range_61_80", "range_81_100")
 
@@ -61,24 +63,24 @@ def test_an_error_while_writing_leaves_no_temporary_file(tmp_path: Path) -> None
 def test_json_is_written_and_read(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None, "é"]}
     files.write_json(tmp_path / "x.json", value)
-    assert reading.read_json(tmp_path / "x.json") == value
+    assert read_json(tmp_path / "x.json") == value
     with pytest.raises(ValueError, match="JSON"):
         files.write_json(tmp_path / "x.json", float("nan"))
     with pytest.raises(RedxError, match=r"There is no .*none\.json"):
-        reading.read_json(tmp_path / "none.json")
+        read_json(tmp_path / "none.json")
     (tmp_path / "x.json").write_text('{"a": ')
     with pytest.raises(RedxError, match="truncated or not JSON"):
-        reading.read_json(tmp_path / "x.json")
+        read_json(tmp_path / "x.json")
 
 
 def test_tensors_are_written_and_read(tmp_path: Path) -> None:
     tensors = {"a.x": torch.arange(6).view(2, 3).T, "b.y": torch.ones(2, dtype=torch.bool)}  # one not contiguous
     files.write_tensors(tmp_path / "x.safetensors", tensors)
-    again = safetensors_files.read_tensors(tmp_path / "x.safetensors")
+    again = read_tensors(tmp_path / "x.safetensors")
     assert all(torch.equal(tensor, again[name]) for name, tensor in tensors.items())
     assert list(files.without_prefix(again, "a")) == ["x"]
     with pytest.raises(RedxError, match=r"There is no .*none\.safetensors"):
-        safetensors_files.read_tensors(tmp_path / "none.safetensors")
+        read_tensors(tmp_path / "none.safetensors")
     (tmp_path / "x.safetensors").write_bytes(b"short")
-    with pytest.raises(RedxError, match="truncated or no safetensors file"):
-        safetensors_files.read_tensors(tmp_path / "x.safetensors")
+    with pytest.raises(RedxError, match="truncated or not a safetensors file"):
+        read_tensors(tmp_path / "x.safetensors")

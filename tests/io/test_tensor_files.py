@@ -74,7 +74,7 @@ def bad_files(folder: Path, trap: Path) -> dict[Path, str]:
     zipped(folder / "other.pt", {"readme.txt": b"x"})
     zipped(folder / "large.pt", {"archive/data.pkl": bytes(tensor_files.PROGRAM_BYTES + 1)})
     words = {"trap": "posix.mkdir", "legacy": "pickle", "spread": "unpacks to more", "many": "unpacks to more"}
-    words |= {"named": "path", "signs": "hidden sign", "sparse": "no plain tensor", "keys": "does not know"}
+    words |= {"named": "path", "signs": "non-printable character", "sparse": "no plain tensor", "keys": "does not know"}
     words |= {"list": "does not know", "nothing": "no tensors", "cut": "truncated", "bomb": "zip bomb"}
     words |= {"path": "path", "root": "path", "other": "torch.save", "large": "more than a list"}
     found |= {folder / f"{name}.pt": word for name, word in words.items()}

@@ -35,7 +35,7 @@ def test_the_card_describes_every_expert() -> None:
     (row,) = [line for line in card({}).splitlines() if line.startswith("| a")]
     assert row == "| a\\|b | 12 | 7 | 0.5000 | 0.7500 | — | float16 |"
     assert "2 classes" in card({})
-    assert "saved without having been measured" in card({})
+    assert "saved without an evaluation" in card({})
 
 
 def test_the_card_shows_the_measured_figures() -> None:

@@ -89,14 +89,14 @@ def test_hostile_names_are_escaped(tmp_path: Path) -> None:
 @pytest.mark.parametrize("classes", [1, 4])
 def test_any_set_of_rules_can_be_reported(tmp_path: Path, forms: tuple[str, ...], classes: int) -> None:
     page = write_report(tmp_path, make_config(), make_summary(make_config(), forms, classes), None)
-    assert ("no RED to judge" in page.read_text()) == ("residual" not in forms)
+    assert ("no figures for RED" in page.read_text()) == ("residual" not in forms)
     assert "<h2>Study</h2>" not in page.read_text()
 
 
 def test_a_summary_with_hardly_anything_can_be_reported(tmp_path: Path) -> None:
     bare = {"accuracy": {"mean": 0.5, "low": 0.4, "high": 0.6}}
     made = {"data": make_summary(make_config())["data"], "rules": {"red": bare, "other": bare}}
-    assert "no composition to judge" in write_report(tmp_path, make_config(), made, None).read_text()
+    assert "no composed model to compare" in write_report(tmp_path, make_config(), made, None).read_text()
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

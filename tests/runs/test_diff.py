@@ -25,8 +25,8 @@ def examples_of(model: Model, count: int = 40) -> Split:
 def test_without_a_change_nothing_flips(clouds: redx.Run) -> None:
     model = redx.load(clouds.folder)
     test = examples_of(model)
-    view = diff.TestView.of(model, test)
-    same = diff.compare_views(view, view, model, test, (0.0, 1.0))
+    view = diff.SplitAnswers.of(model, test)
+    same = diff.compare_answers(view, view, model, test, (0.0, 1.0))
     assert (same["flips"], same["gained"], same["lost"], same["examples"]) == (0, 0, 0, [])
     assert same["experts"]["before"] == same["experts"]["after"] == list(model.experts.names)
     assert set(same["domains"]) == set(model.info.domains)
@@ -37,11 +37,11 @@ def test_flips_are_counted_and_described(clouds: redx.Run) -> None:
     model = redx.load(clouds.folder)
     test = examples_of(model)
     with model.using("global"):
-        before = diff.TestView.of(model, test)
+        before = diff.SplitAnswers.of(model, test)
     with model.using("base"):
-        after = diff.TestView.of(model, test)
-    changed = diff.compare_views(before, after, model, test, (0.0,))
-    flipped = (before.judged.predicted != after.judged.predicted).nonzero()[:, 0].tolist()
+        after = diff.SplitAnswers.of(model, test)
+    changed = diff.compare_answers(before, after, model, test, (0.0,))
+    flipped = (before.certified.predicted != after.certified.predicted).nonzero()[:, 0].tolist()
     assert changed["flips"] == len(flipped) > 0
     assert [example["row"] for example in changed["examples"]] == flipped
     first = changed["examples"][0]

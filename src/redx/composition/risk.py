@@ -197,6 +197,4 @@ def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None
 
 def _check_confidence(confidence: float | None) -> None:
     if confidence is not None and not 0 < confidence < 1:
-        raise RedxError(
-            f"A confidence lies between 0 and 1, not {confidence}; choose one such as 0.95."
-        )
+        raise RedxError(f"A confidence lies between 0 and 1, not {confidence}; choose one such as 0.95.")

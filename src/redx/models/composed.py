@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
+import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from redx.composition.evaluation import certify, predict
@@ -23,7 +22,7 @@ from redx.models.base import Base
 from redx.models.library import CLOSED_GATE, ExpertLibrary, order_domains
 from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
 
-MAX_INPUT = 2**24  # values of one input
+Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
 
 
 @dataclass(frozen=True)
@@ -36,31 +35,6 @@ class ModelInfo:
     unit: float = 1.0  # what one unit of a regression's answer is in the network's output
     shape: tuple[int, ...] = ()  # shape of one input
     routed: tuple[str, ...] = ()  # experts that the trained router has gates for, in its order
-
-
-class ModelFile(BaseModel):
-    """What `model.json` must hold: the fields of `ModelInfo`, with names that fit one another."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    domains: tuple[str, ...] = Field(min_length=1)
-    classes: tuple[str, ...]
-    belongs: tuple[int, ...]
-    unit: float = Field(gt=0)
-    shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=8)
-    routed: tuple[str, ...] | None = None
-
-    @model_validator(mode="after")
-    def check_names(self) -> ModelFile:
-        """Return the file, or refuse names that repeat, classes without a domain, and inputs that fill the memory."""
-        for names in (self.domains, self.classes, self.routed or ()):
-            if len(set(names)) < len(names):
-                raise ValueError("a name occurs twice")
-        if len(self.belongs) != len(self.classes) or not all(-1 <= at < len(self.domains) for at in self.belongs):
-            raise ValueError("the domains of the classes do not fit")
-        if math.prod(self.shape) > MAX_INPUT:
-            raise ValueError("far too large an input")
-        return self
 
 
 @dataclass(frozen=True)
@@ -138,7 +112,7 @@ class Model:
 
     info: ModelInfo
     config: RunConfig
-    read: Callable[[Sequence[Any] | Tensor], Tensor]
+    read: Callable[[Any], Tensor]
     base: Base
     experts: ExpertLibrary
     router: TrainedRouter | None
@@ -188,7 +162,7 @@ class Model:
 
     # --- parts
 
-    def parts(self, inputs: Sequence[Any] | Tensor) -> Parts:
+    def parts(self, inputs: Inputs) -> Parts:
         """Return the `Parts` of inputs for the model's rule; labels and domains are unknown, so -1."""
         h = self.base.embed(self.read(inputs))
         unknown = torch.full((len(h),), -1)
@@ -233,7 +207,7 @@ class Model:
 
     # --- answers
 
-    def predict(self, inputs: Sequence[Any] | Tensor, top: int | None = None) -> list[Any]:
+    def predict(self, inputs: Inputs, top: int | None = None) -> list[Any]:
         """Return the answer to each input: a label, or the number of a regression.
 
         Parameters
@@ -271,7 +245,7 @@ class Model:
         )
         return predict(rule, parts, rule.weights(parts))
 
-    def explain(self, inputs: Sequence[Any] | Tensor) -> list[Explanation]:
+    def explain(self, inputs: Inputs) -> list[Explanation]:
         """Return for each input the answer, the weights and contributions of the experts, and the exact radius."""
         rule, _ = self.rule_and_bank()
         parts = self.parts(inputs)

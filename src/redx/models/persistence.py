@@ -7,7 +7,7 @@ RUN/seed-N/experts/NAME/{expert.safetensors, expert.json}
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,8 @@ from redx.io.safetensors_files import read_tensors
 from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
 from redx.models.card import model_card
-from redx.models.composed import Model, ModelFile, ModelInfo
+from redx.models.composed import Model, ModelInfo
+from redx.models.description import ModelFile
 from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
@@ -38,7 +39,7 @@ COPIED = ("pooled", "shared", "integration", "decomposer")  # files that are sav
 def load_model(
     folder: Path,
     config: RunConfig,
-    read: Callable[[Sequence[Any] | Tensor], Tensor],
+    read: Callable[[Any], Tensor],
     decomposer: Callable[[], Any] | None = None,
 ) -> Model:
     """Return the model of one seed; experts are read from disk when they are first asked.
@@ -61,7 +62,7 @@ def load_model(
 def _load_model(
     folder: Path,
     config: RunConfig,
-    read: Callable[[Sequence[Any] | Tensor], Tensor],
+    read: Callable[[Any], Tensor],
     decomposer: Callable[[], Any] | None,
 ) -> Model:
     info = read_info(folder)

@@ -22,10 +22,10 @@ from pydantic import Field
 
 from redx.composition.evaluation import Banks
 from redx.composition.parts import Parts
-from redx.config import BankId, RunConfig
+from redx.config import BankId, RunConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import write_json, write_tensors
-from redx.io.reading import exists, guarded, is_folder, read_json
+from redx.io.reading import check_path, exists, guarded, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
 from redx.models.composed import Model
@@ -37,7 +37,15 @@ from redx.tasks.arithmetic.solver import Executor, Solver
 
 log = logging.getLogger("redx")
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+MAX_DOMAINS = 2**20  # where nothing says how many there are
 TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")  # names that `atomic_path` gives to unfinished files
+
+
+class DataFile(StrictConfig):
+    """The content of data.json: how the data were split, and the hashes of the splits by seed."""
+
+    split: str
+    sha256: dict[str, dict[str, str]]
 
 
 def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
@@ -126,7 +134,8 @@ def read_parts(folder: Path, seed: int) -> Banks:
     paths = sorted((folder / f"seed-{seed}" / "parts").glob("*.safetensors"))
     if not paths:
         raise RedxError(f"{folder} holds no parts of seed {seed}; finish the run with `redx run` first.")
-    domains = len(read_domain_names(folder / f"seed-{seed}"))
+    seed_folder = folder / f"seed-{seed}"
+    domains = len(read_domain_names(seed_folder)) if exists(seed_folder / "model.json") else MAX_DOMAINS
     parts = {}
     for path in paths:
         tensors = read_tensors(path)
@@ -191,6 +200,7 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
 
     A folder that holds anything else than this run is refused before anything in it is touched.
     """
+    check_path(folder)
     _check_settings(folder, config)
     lock = FileLock(folder / LOCK, blocking=False)
     try:

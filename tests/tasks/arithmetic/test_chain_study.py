@@ -6,20 +6,20 @@ import pytest
 
 import redx
 from helpers.solvers import ExactExecutor
-from redx.tasks.arithmetic import chain_study
+from redx.tasks.arithmetic import chain_evaluation
 from redx.tasks.arithmetic.program import Program, Step
 from redx.tasks.arithmetic.solver import Chain, Executor
 
 
 def test_the_first_part_whose_oracle_corrects_the_answer_is_to_blame() -> None:
     right, wrong = Program(12, (Step("+", 5),)), Program(12, (Step("-", 5),))
-    exam = chain_study.Exam(["12 plus 5"] * 2, [right, right])
+    exam = chain_evaluation.Exam(["12 plus 5"] * 2, [right, right])
     good, bad = ExactExecutor(), ExactExecutor(shift=1)
 
     def blamed(read: list[Program], executors: dict[str, Executor]) -> list[str | None]:
         chains: list[Chain] = executors["red"].solve(read)
         ok = [chain.answer == right.value() for chain in chains]
-        return chain_study.blame(executors, exam, chains, ok)
+        return chain_evaluation.attribute_errors(executors, exam, chains, ok)
 
     assert blamed([right, wrong], {"red": good, "red-oracle": good, "oracle": good}) == [None, "decomposition"]
     assert blamed([right, right], {"red": bad, "red-oracle": good, "oracle": good}) == ["routing"] * 2
@@ -36,5 +36,5 @@ def test_a_run_of_steps_reports_on_chains(chains: redx.Run) -> None:
         shares = list(row.values())
         assert shares == sorted(shares, reverse=True)
     for name, row in study["budget"].items():
-        assert row["wrong"] == pytest.approx(sum(row[part] for part in chain_study.PARTS)), name
+        assert row["wrong"] == pytest.approx(sum(row[part] for part in chain_evaluation.PARTS)), name
     assert "Error budget" in (chains.folder / "report.md").read_text()

@@ -19,7 +19,7 @@ from redx.errors import RedxError
 from redx.io.files import natural_order
 from redx.runs.presets import configure
 from redx.tasks import get_task
-from redx.tasks.custom.task import folders
+from redx.tasks.custom.loading import folder_names
 
 FEW: dict[str, Any] = {"epochs": {"base": 3, "experts": 2, "router": 2}}
 
@@ -59,7 +59,7 @@ GOOD = '{"text": "fine", "label": "a"}\n'
         ("t.csv", "body,label\na,b\n", "Line 2 of .*no column 'text', only 'body', 'label'"),
         ("t.csv", "text,text\na,b\n", "a column twice"),
         ("t.csv", 'text,label\n"a,b\n', "Line 2 of .*is no CSV"),
-        ("t.csv", "text,label\n", "holds no examples"),
+        ("t.csv", "text,label\n", "contains no examples"),
         ("t.csv", b"text,label\n\xff,b\n", r"not UTF-8 text \(line 2\)"),
         ("t.parquet", "PAR1 not at all", "cannot be read as Parquet"),
         ("t.xlsx", "x", r"is none of \.jsonl, .*\.parquet"),
@@ -161,7 +161,7 @@ def test_a_given_split_keeps_labels_that_train_lacks(tmp_path: Path) -> None:
 
 def test_domains_become_distinct_names_of_folders() -> None:
     names = ["a/b", "a\\b", "..", "all", "Router", "A", "a", "x" * 300, "été 1", "  ", "c:d", "a_b"]
-    made = folders(names)
+    made = folder_names(names)
     assert len({name.casefold() for name in made}) == len(names)
     assert all(name and Path(name).name == name and name not in (".", "..", "all", "router") for name in made)
     assert made[8] == "été 1"
