@@ -1,8 +1,9 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SECONDS ?= 7200
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check docs clean fuzz
 
 demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
 	$(BIN)/redx run addition
@@ -15,6 +16,9 @@ check: $(VENV)/.ready-test  ## lint and types alone
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+fuzz: $(VENV)/.ready-test  ## 200,000 mutated files, each accepted or refused in one sentence; SECONDS bounds the time
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.fuzz --cases 200000 --seconds $(SECONDS)
 
 docs: $(VENV)/.ready-docs  ## build the documentation in build/site
 	$(BIN)/mkdocs build --strict

@@ -13,6 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSeriali
 
 MAX_WIDTH, MAX_TRUNK = 2**16, 2**13  # of the layers of experts and router, and of a trunk
 MAX_SEED = 2**63 - 1
+Count = Annotated[int, Field(le=10_000_000)]  # of epochs, examples or questions
 
 
 class BankId(NamedTuple):
@@ -73,13 +74,9 @@ class StrictConfig(BaseModel):
 class TrainingConfig(StrictConfig):
     """Settings of the training of one stage."""
 
-    epochs: int = Field(
-        default=30, ge=1, le=1_000_000, description="largest number of epochs over the stage's own data"
-    )
-    batch: int = Field(default=128, ge=1, le=2**24, description="examples per forward pass")
-    virtual_batch: int = Field(
-        default=128, ge=1, le=2**24, description="examples per optimiser step, accumulated over batches"
-    )
+    epochs: Count = Field(default=30, ge=1, description="largest number of epochs over the stage's own data")
+    batch: Count = Field(default=128, ge=1, description="examples per forward pass")
+    virtual_batch: Count = Field(default=128, ge=1, description="examples per optimiser step, accumulated over batches")
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
     beta: float = Field(default=0.999, gt=0, lt=1, description="second β of AdamW: decay of the squared gradients")
     weight_decay: float = Field(default=1e-4, ge=0, description="decoupled weight decay")
@@ -135,11 +132,8 @@ class QuestionsConfig(StrictConfig):
     """Settings of the questions of an arithmetic task: generated, or read from a file."""
 
     file: str | None = Field(default=None, description="JSONL file with the questions, instead of generated ones")
-    total: int = Field(
-        default=25_000,
-        ge=100,
-        le=10_000_000,
-        description="questions to generate for all three splits, including repetitions",
+    total: Count = Field(
+        default=25_000, ge=100, description="questions to generate for all three splits, including repetitions"
     )
     split: Literal["disjoint", "random"] = Field(
         default="disjoint", description="no question in two splits in any wording, or rows split at random"
@@ -175,10 +169,7 @@ class ReadingConfig(StrictConfig):
     """Settings of the features that are read from a frozen, pretrained language model."""
 
     blocks: tuple[int, ...] = Field(
-        default=(2,),
-        min_length=1,
-        max_length=64,
-        description="block to read, repeatable: 0 is the embeddings, -1 the last block",
+        default=(2,), min_length=1, description="block to read, repeatable: 0 is the embeddings, -1 the last block"
     )
     pooling: Literal["mean", "last", "both", "tokens"] = Field(
         default="mean",
@@ -188,10 +179,7 @@ class ReadingConfig(StrictConfig):
         default="float32", description="precision of the frozen part: float32, bfloat16 or float16"
     )
     tokens: int | None = Field(
-        default=None,
-        ge=8,
-        le=2**20,
-        description="cut longer texts after this number of tokens; without it they are refused",
+        default=None, ge=8, description="cut longer texts after this number of tokens; without it they are refused"
     )
 
 
@@ -222,9 +210,7 @@ class BaseConfig(StrictConfig):
         le=1,
         description="share of the training split in the shared subset, on which the base is trained",
     )
-    least: int = Field(
-        default=0, ge=0, le=2**31, description="smallest number of examples per label in the shared subset"
-    )
+    least: Count = Field(default=0, ge=0, description="smallest number of examples per label in the shared subset")
     augment: bool = Field(default=False, description="distort the images differently in every step")
     smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
     copies: int = Field(

@@ -82,5 +82,5 @@ def test_tensors_are_written_and_read(tmp_path: Path) -> None:
     with pytest.raises(RedxError, match=r"There is no .*none\.safetensors"):
         read_tensors(tmp_path / "none.safetensors")
     (tmp_path / "x.safetensors").write_bytes(b"short")
-    with pytest.raises(RedxError, match="truncated or no safetensors file"):
+    with pytest.raises(RedxError, match="truncated or not a safetensors file"):
         read_tensors(tmp_path / "x.safetensors")

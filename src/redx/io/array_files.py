@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -114,7 +115,7 @@ def read_npz(
             if len(members) < len(archive.infolist()):
                 raise RedxError(f"{path} holds an array twice; write it anew with numpy.savez.")
         if missing := [name for name in needed if name not in members]:
-            available = ", ".join(list(members)[:20]) or "none"
+            available = ", ".join(name if name.isprintable() else ascii(name) for name in list(members)[:20]) or "none"
             raise RedxError(f"{path} has no array '{missing[0]}', only {available}; add it with numpy.savez.")
         names = [name for name in dict.fromkeys((*needed, *optional)) if name in members]
         headers = {name: _member_header(path, archive, name, members[name]) for name in names}
@@ -160,6 +161,8 @@ def _member_values(
             raise ValueError("truncated")
         if not header.bytes:
             return numpy.empty(header.shape, header.dtype)
+        if header.dtype.kind == "U" and values.view(f"{header.dtype.byteorder}u4").max() > sys.maxunicode:
+            raise ValueError("no characters")
         return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
 
 

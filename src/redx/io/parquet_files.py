@@ -27,7 +27,7 @@ def read_parquet(path: Path, max_bytes: int = TEXT_BYTES) -> Iterator[dict[str, 
     Yields
     ------
     dict
-        The values of one row by column.
+        The values of one row by column; lists and records, which no task reads, are not unpacked but empty.
 
     Raises
     ------
@@ -43,23 +43,25 @@ def read_parquet(path: Path, max_bytes: int = TEXT_BYTES) -> Iterator[dict[str, 
         try:
             with parquet.ParquetFile(file) as opened:
                 _check_sizes(path, opened.metadata, max_bytes)
-                # Columns of text stay dictionaries, so that one long text that all rows share is not copied.
-                texts = [field.name for field in opened.schema_arrow if _is_text(field.type)]
-                names = opened.schema_arrow.names
+                fields, names = list(opened.schema_arrow), opened.schema_arrow.names
             if len(set(names)) < len(names):
                 raise RedxError(f"{path} has a column twice; give every column a name of its own.")
+            # Columns of text stay dictionaries, so that one long text that all rows share is not copied.
+            texts = [field.name for field in fields if _is_text(field.type)]
+            plain = [field.name for field in fields if not pyarrow.types.is_nested(field.type)]
+            empty: dict[str, Any] = {name: [] for name in names if name not in plain}
             with parquet.ParquetFile(file, read_dictionary=texts) as opened:
                 unpacked = 0
-                for batch in opened.iter_batches(batch_size=BATCH):
+                for batch in opened.iter_batches(batch_size=BATCH, columns=plain):
                     unpacked += sum(_unpacked_bytes(column) for column in batch.columns)
                     if unpacked > max_bytes:
                         raise RedxError(f"{path} unpacks to more than {max_bytes:,} bytes; give fewer or shorter rows.")
                     with guarded(path, "cannot be read as Parquet (a value out of range)", "write it anew"):
                         rows = batch.to_pylist()
-                    yield from rows
+                    yield from (empty | row for row in rows) if empty else rows
         except RedxError:
             raise
-        except (pyarrow.ArrowException, Exception) as error:
+        except Exception as error:
             why = " ".join(str(error).split())[:120] or type(error).__name__
             raise RedxError(f"{path} cannot be read as Parquet ({why}); write it anew.") from error
 
@@ -71,11 +73,13 @@ def _is_text(kind: Any) -> bool:
 
 
 def _check_sizes(path: Path, metadata: Any, max_bytes: int) -> None:
-    """Refuse a file whose metadata promise more rows, columns or bytes than fit into memory."""
+    """Refuse a file whose metadata promise more rows, columns or bytes than fit into memory.
+
+    The metadata of single columns are left alone: where they are damaged, pyarrow ends the whole process.
+    """
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    columns = [group.column(number) for group in groups for number in range(min(group.num_columns, MAX_COLUMNS))]
-    values = max(sum(column.num_values for column in columns), metadata.num_rows * metadata.num_columns)
-    size = sum(column.total_uncompressed_size for column in columns)
+    values = max(metadata.num_rows, sum(group.num_rows for group in groups)) * metadata.num_columns
+    size = sum(group.total_byte_size for group in groups)
     if metadata.num_columns > MAX_COLUMNS or values > MAX_VALUES:
         raise RedxError(
             f"{path} has {metadata.num_rows:,} rows of {metadata.num_columns:,} columns, {values:,} values in all, "

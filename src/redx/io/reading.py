@@ -81,6 +81,15 @@ def exists(path: Path | str) -> bool:
     return os.path.exists(path)
 
 
+def check_path(path: Path | str) -> None:
+    """Raise `RedxError` for a path that no file can have: with a NUL or half a character in it."""
+    try:
+        if b"\0" in os.fsencode(path):
+            raise ValueError("a NUL")
+    except ValueError as error:
+        raise RedxError(f"No file or folder can be called {str(path)[:200]!a}; choose another name.") from error
+
+
 @contextmanager
 def open_file(path: Path, limit: int, missing: str = "", advice: str = REPEAT) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file inside a `with` block; devices, pipes and folders are refused before they are read.
@@ -106,20 +115,20 @@ def open_file(path: Path, limit: int, missing: str = "", advice: str = REPEAT) -
     RedxError
         If there is no such file, or it is no regular file, too large or not readable.
     """
+    check_path(path)
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError as error:
         raise RedxError(f"There is no {path}; {missing or advice}.") from error
     except OSError as error:
         raise RedxError(f"{path} cannot be read ({error.strerror}); fix its permissions or give another.") from error
-    except ValueError as error:  # a NUL in its name
-        raise RedxError(f"There is no {str(path)!a}, for no file can have this name; {advice}.") from error
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise RedxError(f"{path} is a folder where a file belongs; move it away, or {advice}.")
-        if not stat.S_ISREG(status.st_mode):
-            raise RedxError(f"{path} is a device or a pipe, not a regular file; {advice}.")
+        raise RedxError(f"{path} is a device or a pipe, not a regular file; {advice}.")
+    with open(descriptor, "rb") as file:
         if status.st_size > limit:
             raise RedxError(f"{path} has {status.st_size:,} bytes, more than {limit:,} for such a file; {advice}.")
         yield file, status.st_size

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor
 
 from redx.composition.evaluation import certify, predict
@@ -23,9 +21,6 @@ from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.library import CLOSED_GATE, ExpertLibrary, order_domains
 from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
-
-MAX_INPUT = 2**24  # values of one input
-
 
 Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
 
@@ -40,31 +35,6 @@ class ModelInfo:
     unit: float = 1.0  # what one unit of a regression's answer is in the network's output
     shape: tuple[int, ...] = ()  # shape of one input
     routed: tuple[str, ...] = ()  # experts that the trained router has gates for, in its order
-
-
-class ModelFile(BaseModel):
-    """What `model.json` must hold: the fields of `ModelInfo`, with names that fit one another."""
-
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
-
-    domains: tuple[str, ...] = Field(min_length=1)
-    classes: tuple[str, ...]
-    belongs: tuple[int, ...]
-    unit: float = Field(gt=0)
-    shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=8)
-    routed: tuple[str, ...] | None = None
-
-    @model_validator(mode="after")
-    def check_names(self) -> ModelFile:
-        """Return the file, or refuse names that repeat, classes without a domain, and inputs that fill the memory."""
-        for names in (self.domains, self.classes, self.routed or ()):
-            if len(set(names)) < len(names):
-                raise ValueError("a name occurs twice")
-        if len(self.belongs) != len(self.classes) or not all(-1 <= at < len(self.domains) for at in self.belongs):
-            raise ValueError("the domains of the classes do not fit")
-        if math.prod(self.shape) > MAX_INPUT:
-            raise ValueError("far too large an input")
-        return self
 
 
 @dataclass(frozen=True)

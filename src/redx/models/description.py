@@ -1,16 +1,18 @@
-"""The content of expert.json, and what of it is checked before it is used."""
+"""The content of expert.json and model.json, and what of it is checked before it is used."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from redx.errors import RedxError
 from redx.io.reading import guarded, read_json
 
 ADVICE = "train the expert anew"
+MAX_INPUT = 2**24  # values of one input
 
 
 class _Open(BaseModel):
@@ -51,6 +53,31 @@ class ExpertDescription(_Open):
     metrics: dict[str, float | None] = {}
     base: Fingerprint | None = None
     ownership: Ownership = Ownership()
+
+
+class ModelFile(BaseModel):
+    """What `model.json` must hold: the fields of `ModelInfo`, with names that fit one another."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    domains: tuple[str, ...] = Field(min_length=1)
+    classes: tuple[str, ...]
+    belongs: tuple[int, ...]
+    unit: float = Field(gt=0)
+    shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=8)
+    routed: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def check_names(self) -> ModelFile:
+        """Return the file, or refuse names that repeat, classes without a domain, and inputs that fill the memory."""
+        for names in (self.domains, self.classes, self.routed or ()):
+            if len(set(names)) < len(names):
+                raise ValueError("a name occurs twice")
+        if len(self.belongs) != len(self.classes) or not all(-1 <= at < len(self.domains) for at in self.belongs):
+            raise ValueError("the domains of the classes do not fit")
+        if math.prod(self.shape) > MAX_INPUT:
+            raise ValueError("far too large an input")
+        return self
 
 
 def read_description(path: Path) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from redx.io.safetensors_files import read_tensors
 from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
 from redx.models.card import model_card
-from redx.models.composed import Model, ModelFile, ModelInfo
+from redx.models.composed import Model, ModelInfo
+from redx.models.description import ModelFile
 from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base

@@ -40,7 +40,7 @@ from redx.models.backbones.tensor_names import (
 )
 from redx.models.encoder import build_encoder
 from redx.models.persistence import read_info
-from redx.runs.folder import choose_seed, load
+from redx.runs.folder import DataFile, choose_seed, load
 from redx.runs.parts import read_parts
 from redx.runs.pipeline import parts_of_test
 from redx.runs.transaction import consistently
@@ -57,13 +57,6 @@ class BackboneInfo(StrictConfig):
 
     fingerprint: str
     files: dict[str, str]  # hash of each, to tell which of them differs
-
-
-class DataFile(StrictConfig):
-    """The content of data.json: how the data were split, and the hashes of the splits by seed."""
-
-    split: str
-    sha256: dict[str, dict[str, str]]
 
 
 class CheckpointInfo(StrictConfig):

@@ -19,10 +19,10 @@ from typing import Annotated
 from filelock import FileLock, Timeout
 from pydantic import Field
 
-from redx.config import RunConfig
+from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import write_json
-from redx.io.reading import exists, is_folder, read_json
+from redx.io.reading import check_path, exists, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
 from redx.models.composed import Model
@@ -37,6 +37,13 @@ Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 # names that `atomic_path` gives to unfinished files of a run
 TEMPORARY = re.compile(r"\..+\.(json|jsonl|html|md|svg|safetensors)\.[0-9a-f]{8}\.tmp")
 STARTED = re.compile(r"\.lock|\.config\.json\.[0-9a-f]{8}\.tmp")  # all that a run has made before its config.json
+
+
+class DataFile(StrictConfig):
+    """The content of data.json: how the data were split, and the hashes of the splits by seed."""
+
+    split: str
+    sha256: dict[str, dict[str, str]]
 
 
 def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
@@ -179,6 +186,7 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
 
     A folder that holds anything else than this run is refused before anything in it is touched.
     """
+    check_path(folder)
     _check_settings(folder, config)
     lock = FileLock(folder / LOCK, blocking=False)
     try:

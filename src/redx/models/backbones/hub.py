@@ -175,10 +175,7 @@ def _embedded_folder(name: str, source: EmbeddedModel, run_tool: ToolRunner, con
 
 
 def _is_complete(target: Path, source: EmbeddedModel) -> bool:
-    """Return whether a folder was made from this source, and all its files are still what they were then.
-
-    The checksums of the files are computed once per process. A folder of an older version has none: they are added.
-    """
+    """Return whether a folder was made from this source and is unchanged; without checksums, they are added."""
     try:
         note = read_json(target / NOTE, dict)
         sizes = {name: (target / name).stat().st_size for name in note["files"]}

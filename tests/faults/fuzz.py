@@ -1,0 +1,166 @@
+"""Feeds mutated files to every reader of redx: each is accepted or refused in one sentence, and nothing else happens.
+
+PYTHONPATH=tests python -m faults.fuzz --cases 200000 --seconds 3600
+PYTHONPATH=tests python -m faults.fuzz --only 17 --seed 0     (one case again, with its traceback)
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from types import FrameType
+
+from faults.mutations import mutate_bytes
+from faults.targets import Material, Target, make_material, make_targets
+from redx.errors import RedxError
+
+MEMORY = 2 * 2**20  # KiB that a case may add to the memory of this process
+SECONDS = 30  # that a case may take
+
+
+class Hang(BaseException):
+    """A case takes far too long; no reader may catch it."""
+
+
+@dataclass
+class Count:
+    """How many cases were accepted, refused with one sentence, or failed."""
+
+    accepted: int = 0
+    refused: int = 0
+    failures: list[str] = field(default_factory=list)
+    by_target: Counter[str] = field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        total = self.accepted + self.refused + len(self.failures)
+        return f"{total} cases: {self.accepted} accepted, {self.refused} refused, {len(self.failures)} failures"
+
+
+def run_case(number: int, seed: int, targets: list[Target], count: Count, debug: bool = False) -> None:
+    """Mutate one file, read it, count what happens, and put the file back."""
+    draw = Random(f"{seed}/{number}")
+    target = draw.choices(targets, [target.weight for target in targets])[0]
+    original = target.path.read_bytes() if target.path else b""
+    mutated = draw.choice([*target.mutations, mutate_bytes])(original, draw) if target.path else b""
+    before = _peak_memory()
+    try:
+        if target.path:
+            target.path.write_bytes(mutated)
+        signal.alarm(SECONDS)
+        target.read(draw)
+        count.accepted += 1
+    except RedxError as error:
+        count.refused += 1
+        one_line = "\n" not in str(error) or target.path is None  # a name may have two lines
+        if not one_line or not str(error).endswith("."):
+            count.failures.append(f"{_name(number, seed, target)}: no single sentence: {str(error)[:300]!r}")
+    except (Exception, Hang) as error:
+        if debug:
+            traceback.print_exc()
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}:{where.lineno}"
+        count.failures.append(f"{_name(number, seed, target)}: {type(error).__name__} at {place}: {str(error)[:200]}")
+    finally:
+        signal.alarm(0)
+        if target.path:
+            target.path.write_bytes(original)
+    count.by_target[target.name] += 1
+    if (grown := _peak_memory() - before) > MEMORY:
+        count.failures.append(f"{_name(number, seed, target)}: {grown // 1024} MB of memory")
+
+
+def _name(number: int, seed: int, target: Target) -> str:
+    return f"--only {number} --seed {seed} ({target.name})"  # with the same --target
+
+
+def _peak_memory() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def run_cases(
+    cases: range,
+    seed: int,
+    folder: Path,
+    seconds: float = float("inf"),
+    report_every: float = 0,
+    debug: bool = False,
+    only: str = "",
+) -> Count:
+    """Run cases on a run that is made once in a folder; stop after so many seconds.
+
+    Parameters
+    ----------
+    cases
+        Numbers of the cases; number and seed decide the file and its mutation.
+    seed
+        Seed of all cases.
+    folder
+        An empty folder.
+    seconds
+        Time after which no further case is started.
+    report_every
+        Seconds between two lines of progress; 0 for none.
+    debug
+        Whether tracebacks of failures are printed.
+    only
+        Choose only files whose names contain this.
+    """
+    warnings.simplefilter("ignore")
+    logging.getLogger("redx").setLevel(logging.CRITICAL)
+    material: Material = make_material(folder)
+    targets = [target for target in make_targets(material) if only in target.name]
+    count = Count()
+
+    def stop(_: int, __: FrameType | None) -> None:
+        raise Hang(f"more than {SECONDS} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    start = last = time.monotonic()
+    for number in cases:
+        run_case(number, seed, targets, count, debug)
+        now = time.monotonic()
+        if report_every and now - last > report_every:
+            last = now
+            print(f"{count}, {now - start:.0f} s", file=sys.stderr, flush=True)
+        if now - start > seconds:
+            break
+    return count
+
+
+def main() -> None:
+    """Run the fuzzer from the command line; exit with code 1 if there are failures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", type=int, default=200_000)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", type=int, help="number of a single case")
+    parser.add_argument("--target", default="", help="mutate only files whose names contain this")
+    words = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="redx-fuzz-"))
+    os.environ["REDX_CACHE"] = str(folder / "cache")
+    cases = range(words.cases) if words.only is None else range(words.only, words.only + 1)
+    try:
+        count = run_cases(cases, words.seed, folder, words.seconds, 10, words.only is not None, words.target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    print("\n".join(count.failures[:50]))
+    print(", ".join(f"{name} {number}" for name, number in sorted(count.by_target.items())))
+    print(count)
+    sys.exit(bool(count.failures))
+
+
+if __name__ == "__main__":
+    main()
