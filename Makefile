@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check docs faults clean
 
 demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
 	$(BIN)/redx run addition
@@ -33,6 +33,9 @@ $(VENV)/.ready-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.ready-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
+
+faults: $(VENV)/.ready-test  ## stop every command at every change of a file and by signals; takes about an hour
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m faults $(FAULTS)
 
 clean:  ## remove what make and redx made here
 	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis

@@ -27,6 +27,7 @@ LEFTOVERS = re.compile(r"\.edit|\.journal\.json|\..+\.tmp")
 VOLATILE = ("run.log", "stages.json", "state.json", "summary.json", "report.html", "report.md")  # times are in them
 FEW = ["--set", 'noise=["swap"]', "--set", "levels=[1.0]", "--set", "epsilons=[1.0]"]
 EPOCHS = ["--max-epochs-base", "2", "--max-epochs-experts", "1", "--max-epochs-router", "1"]
+FEATURES = re.compile(r"[0-9a-f]{32}\.npy")  # in the cache; a command may leave them there and fail nevertheless
 State = dict[str, str]  # hash of each file, by path
 
 
@@ -156,7 +157,7 @@ def state_of(world: Path) -> State:
     for path in sorted(world.rglob("*")):
         relative = path.relative_to(world).as_posix()
         hidden = any(part.startswith(".") for part in relative.split("/"))
-        if path.is_file() and not hidden and path.name not in VOLATILE:
+        if path.is_file() and not hidden and path.name not in VOLATILE and not FEATURES.fullmatch(path.name):
             state[relative] = hashlib.sha256(path.read_bytes()).hexdigest()
     return state
 
