@@ -20,7 +20,8 @@ from redx.data.tables import name_value, read_table
 from redx.errors import RedxError
 from redx.io.feature_cache import FeatureCache, cached_rows
 from redx.models.expert import Expert
-from redx.runs.folder import SeedFolder, read_parts
+from redx.runs.folder import SeedFolder
+from redx.runs.parts import read_parts
 from redx.runs.reports import write_reports
 
 
@@ -59,7 +60,7 @@ def test_characters_that_do_not_exist(tmp_path: Path) -> None:
 
 def test_labels_and_keys_of_tables(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.jsonl", [record | {"label": "9" * 5000} for record in text_records(3)])
-    assert len(read_table(path, lambda record: name_value(record, "label") and None)) == 3
+    assert len(read_table(path, lambda record: None if name_value(record, "label") else None)) == 3
     path.write_text('{"label": 1, "label": 2}\n')
     with pytest.raises(RedxError, match="has the key 'label' twice"):
         read_table(path, lambda _: None)

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
@@ -27,6 +28,7 @@ LEFTOVERS = re.compile(r"\.edit|\.journal\.json|\..+\.tmp")
 VOLATILE = ("run.log", "stages.json", "state.json", "summary.json", "report.html", "report.md")  # times are in them
 FEW = ["--set", 'noise=["swap"]', "--set", "levels=[1.0]", "--set", "epsilons=[1.0]"]
 EPOCHS = ["--max-epochs-base", "2", "--max-epochs-experts", "1", "--max-epochs-router", "1"]
+FEATURES = re.compile(r"[0-9a-f]{32}\.npy")  # in the cache; a command may leave them there and fail nevertheless
 State = dict[str, str]  # hash of each file, by path
 
 
@@ -157,9 +159,21 @@ def state_of(world: Path) -> State:
     for path in sorted(world.rglob("*")):
         relative = path.relative_to(world).as_posix()
         hidden = any(part.startswith(".") for part in relative.split("/"))
-        if path.is_file() and not hidden and path.name not in VOLATILE:
-            state[relative] = hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file() and not hidden and path.name not in VOLATILE and not FEATURES.fullmatch(path.name):
+            state[relative] = hashlib.sha256(_content(path)).hexdigest()
     return state
+
+
+def _content(path: Path) -> bytes:
+    """Return what a file holds; the order of the metadata of a safetensors file differs from process to process."""
+    content = path.read_bytes()
+    if path.suffix != ".safetensors" or len(content) < 8:
+        return content
+    end = 8 + int.from_bytes(content[:8], "little")
+    try:
+        return json.dumps(json.loads(content[8:end]), sort_keys=True).encode() + content[end:]
+    except ValueError:  # truncated
+        return content
 
 
 def answers_of(run: Path) -> dict[str, Any]:

@@ -254,7 +254,8 @@ def _log_to(path: Path) -> Iterator[None]:
         raise
     finally:
         log.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
 
 
 def _check_settings(folder: Path, config: RunConfig) -> None:
