@@ -17,7 +17,7 @@ from redx.composition.evaluation import certify, noisy_weights, predict, tally
 from redx.composition.parts import Parts
 from redx.config import BankConfig, BankId, OwnershipConfig, RunConfig
 from redx.data.dataset import Data, Split
-from redx.io import files
+from redx.io.safetensors_files import read_tensors
 from redx.models import encoder
 from redx.models.banks import run_bank
 from redx.models.base import Base
@@ -79,7 +79,7 @@ class Bench:
         self.config, self.seed = get_task("mnist").presets["default"], seed
         data = get_task("mnist").load(self.config, seed)
         self.base = Base.from_tensors(
-            files.read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoder.build_encoder(self.config)
+            read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoder.build_encoder(self.config)
         )
         train = features.embed_split(self.config, self.base, data.train)
         validation = features.embed_split(self.config, self.base, data.validation)
