@@ -32,12 +32,13 @@ def test_parts_are_written_and_read_by_bank(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, getattr(again.banks[bank_id], name)) for name, tensor in vars(parts).items())
 
 
-def test_missing_and_other_parts_are_refused(tmp_path: Path) -> None:
+def test_missing_and_other_parts_are_refused(clouds_copy: Path, tmp_path: Path) -> None:
     with pytest.raises(RedxError, match="holds no parts of seed 0"):
         read_parts(tmp_path, 0)
-    write_tensors(tmp_path / "seed-0" / "parts" / "residual-x.safetensors", {"other": torch.zeros(1)})
+    for path in (clouds_copy / "seed-0" / "parts").iterdir():
+        write_tensors(path, {"other": torch.zeros(1)})
     with pytest.raises(RedxError, match="does not hold parts"):
-        read_parts(tmp_path, 0)
+        read_parts(clouds_copy, 0)
 
 
 def test_a_stage_is_computed_once(tmp_path: Path) -> None:
