@@ -119,7 +119,7 @@ def make_targets(material: Material) -> list[Target]:
         names = read_domain_names(seed)
         banks = read_parts(run, 0)
         evaluate(banks, task="features", seed=0, domains=names, rules=["red"], kinds=["swap"], levels=[0.5])
-        for rule, _, parts in match_banks(banks, ["moe"]):
+        for rule, _bank, parts in match_banks(banks, ["moe"]):
             certify(rule, parts)
 
     def read_rows(path: Path) -> Callable[[Random], object]:
