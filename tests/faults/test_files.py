@@ -20,21 +20,20 @@ from redx.data.tables import name_value, read_table
 from redx.errors import RedxError
 from redx.io.feature_cache import FeatureCache, cached_rows
 from redx.models.expert import Expert
-from redx.runs.folder import SeedFolder
-from redx.runs.parts import read_parts
+from redx.runs.folder import SeedFolder, read_parts
 from redx.runs.reports import write_reports
 
 
 def test_a_small_archive_does_not_fill_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "bomb.npz"
-    header = b"\x93NUMPY\1\0v\0" + b"{'descr': '|u1', 'fortran_order': False, 'shape': (10000, 100000), }".ljust(117)
+    header = b"\x93NUMPY\1\0v\0" + b"{'descr': '|u1', 'fortran_order': False, 'shape': (10000, 6000), }".ljust(117)
     compressed = zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED)
     with compressed as archive, archive.open("x.npy", "w", force_zip64=True) as stream:
         stream.write(header + b"\n")
-        for _ in range(100):
+        for _ in range(6):
             stream.write(bytes(10**7))
     assert path.stat().st_size < 2**21
-    with pytest.raises(RedxError, match=r"unpacks to 8,000,000,000 bytes, more than 419,430,400"):
+    with pytest.raises(RedxError, match=r"unpacks to 480,000,000 bytes, more than 419,430,400"):
         read_arrays(path, ["x"], [])
     numpy.savez_compressed(path, x=numpy.zeros((2**20 + 1, 1), "u1"))
     with pytest.raises(RedxError, match="1,048,577 rows, more than"):
@@ -60,7 +59,7 @@ def test_characters_that_do_not_exist(tmp_path: Path) -> None:
 
 def test_labels_and_keys_of_tables(tmp_path: Path) -> None:
     path = write_table(tmp_path / "t.jsonl", [record | {"label": "9" * 5000} for record in text_records(3)])
-    assert len(read_table(path, lambda record: None if name_value(record, "label") else None)) == 3
+    assert {len(name_value(record, "label")) for record in read_table(path, lambda _: None)} == {5000}
     path.write_text('{"label": 1, "label": 2}\n')
     with pytest.raises(RedxError, match="has the key 'label' twice"):
         read_table(path, lambda _: None)
@@ -74,7 +73,7 @@ def test_dates_out_of_range_in_parquet(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"label": days}), tmp_path / "t.parquet")
     with pytest.raises(RedxError, match="cannot be read as Parquet"):
         read_table(tmp_path / "t.parquet", lambda _: None)
-    long = pyarrow.array(["x" * 10**6] * 1000).dictionary_encode()
+    long = pyarrow.DictionaryArray.from_arrays(numpy.zeros(1000, "i4"), ["x" * 10**6])
     parquet.write_table(pyarrow.table({"label": long}), tmp_path / "t.parquet")
     assert (tmp_path / "t.parquet").stat().st_size < 2**22
     with pytest.raises(RedxError, match="unpacks to more than"):
