@@ -32,11 +32,11 @@ from redx.io.feature_cache import FeatureCache, cached_rows
 from redx.io.files import check_name, natural_order, to_safe_name
 from redx.models.composed import Model
 from redx.models.expert import Expert
-from redx.models.persistence import read_domain_names
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.runs.checkpoint import evaluate_checkpoint, export_run
-from redx.runs.folder import SeedFolder, load, lock_run, read_config, read_parts
+from redx.runs.folder import SeedFolder, load, lock_run, read_config
 from redx.runs.inspection import inspect_path
+from redx.runs.parts import read_parts
 from redx.runs.reports import read_study, write_reports
 from redx.runs.shrinking import shrink
 from redx.tasks.custom.loading import load_features
@@ -116,9 +116,9 @@ def make_targets(material: Material) -> list[Target]:
                 material.model.predict(rows)
 
     def measure(_: Random) -> None:
-        names = read_domain_names(seed)
-        banks = read_parts(run, 0)
-        evaluate(banks, task="features", seed=0, domains=names, rules=["red"], kinds=["swap"], levels=[0.5])
+        stored = read_parts(run, 0)
+        banks = stored.banks
+        evaluate(banks, task="features", seed=0, domains=stored.domains, rules=["red"], kinds=["swap"], levels=[0.5])
         for rule, _bank, parts in match_banks(banks, ["moe"]):
             certify(rule, parts)
 

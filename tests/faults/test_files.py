@@ -20,7 +20,8 @@ from redx.data.tables import name_value, read_table
 from redx.errors import RedxError
 from redx.io.feature_cache import FeatureCache, cached_rows
 from redx.models.expert import Expert
-from redx.runs.folder import SeedFolder, read_parts
+from redx.runs.folder import SeedFolder
+from redx.runs.parts import read_parts
 from redx.runs.reports import write_reports
 
 

@@ -62,7 +62,8 @@ def test_the_run_is_evaluated_and_certified(run: Path, ask: Ask) -> None:
         assert shares == pytest.approx(list(expected.values())), rule
     for rule in ("base", "red", "moe"):
         certified = json.loads(succeeded(ask("certify", run, "--rule", rule, "--json")))["certified"]
-        assert [certified[epsilon] for epsilon in expected] == pytest.approx([*EXPECTED["certified"][rule].values()])
+        expected = EXPECTED["certified"][rule]
+        assert [certified[epsilon] for epsilon in expected] == pytest.approx([*expected.values()])
 
 
 def test_the_experts_of_the_run_are_listed(run: Path, ask: Ask) -> None:

@@ -227,7 +227,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any, domains: Any = None) -> np.ndarray:
         """Return the class of each example, (N,)."""
-        return self.classes_[self._logits(X, domains).argmax(1)]
+        predicted = self._logits(X, domains).argmax(1)
+        return self.classes_[predicted]
 
     def certified_radius(self, X: Any, domains: Any = None) -> np.ndarray:
         """Return ε* of each example, (N,): the routing weight that may be moved without changing the answer."""

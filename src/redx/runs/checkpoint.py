@@ -336,7 +336,6 @@ def measure_file(entries: Iterable[TensorEntry], path: Path) -> FileSize:
 
 
 def check_target(out: Path) -> Path:
-    """Return the path, or refuse one that does not end in .safetensors."""
     if out.suffix != SUFFIX:
         raise RedxError(f"{out} is no name for a checkpoint; end it in {SUFFIX}.")
     return out

@@ -16,11 +16,12 @@ from redx.composition.parts import Parts
 from redx.config import BankId, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import write_tensors
-from redx.io.reading import guarded, parse_json
+from redx.io.reading import exists, guarded, parse_json
 from redx.io.safetensors_files import open_safetensors, read_tensors
 from redx.models.persistence import read_domain_names
 from redx.runs.transaction import consistently
 
+MAX_DOMAINS = 2**20  # where nothing says how many there are
 KEY = "redx.parts"  # of the metadata of each file
 
 
@@ -114,15 +115,19 @@ def _read_parts(run: Path, seed_folder: Path) -> StoredParts:
         raise RedxError(f"{folder} lacks {missing[0]}, so its rules would be incomplete; repeat the `redx run`.")
     if about[0] and (unknown := sorted({path.name for path in paths} - set(about[0]["banks"]))):
         raise RedxError(f"{folder / unknown[0]} does not belong to the others; delete it.")
-    domains = tuple(about[0]["domains"]) if about[0] else read_domain_names(seed_folder)
+    domains = tuple(about[0]["domains"]) if about[0] else _folder_domains(seed_folder)
     banks = {}
     for path in paths:
         tensors = read_tensors(path)
         with guarded(path, "does not hold parts", "delete it and repeat the run"):
-            banks[_bank_id(path)] = _check_parts(Parts(**tensors), len(domains))
+            banks[_bank_id(path)] = _check_parts(Parts(**tensors), len(domains) or MAX_DOMAINS)
     if len({len(parts) for parts in banks.values()}) > 1:
         raise RedxError(f"The parts in {folder} are of different examples; delete them and repeat the run.")
     return StoredParts(banks, domains)
+
+
+def _folder_domains(seed_folder: Path) -> tuple[str, ...]:
+    return read_domain_names(seed_folder) if exists(seed_folder / "model.json") else ()
 
 
 def _check_parts(parts: Parts, domains: int) -> Parts:

@@ -18,9 +18,9 @@ from redx.config import (
     TrainingConfig,
     TrunkConfig,
 )
+from redx.data.dataset import Data
 from redx.data.text import pack_texts
 from redx.tasks import MAIN_BANKS, Task, compared_banks
-from redx.tasks.arithmetic.loading import load
 from redx.tasks.options import ADDITION, MIXED, OPERATIONS, STEPS
 
 CHAINS = QuestionsConfig(split="random")
@@ -42,6 +42,13 @@ PAPER_TRAINING = TrainingConfig(
 PAPER_80K_TRAINING = TrainingConfig(
     epochs=60, batch=16, virtual_batch=64, lr=1e-4, weight_decay=0.01, warmup=0, schedule="constant", patience=3
 )
+
+
+def load(config: RunConfig, seed: int) -> Data:
+    """Return the three splits: questions made from the seed, or read from the user's file."""
+    from redx.tasks.arithmetic import loading  # imports torch, which listing the tasks must not
+
+    return loading.load(config, seed)
 
 
 def paper_config(task: str, preset: str, questions: QuestionsConfig, training: TrainingConfig) -> RunConfig:

@@ -17,10 +17,10 @@ from redx.config import (
     TrainingConfig,
     TrunkConfig,
 )
+from redx.data.dataset import Data
 from redx.data.text import pack_texts
 from redx.errors import RedxError
 from redx.tasks import MAIN_BANKS, Task, compared_banks
-from redx.tasks.custom.loading import MAX_CHARACTERS, load_features, load_texts
 from redx.tasks.options import FEATURES as FEATURE_OPTIONS
 from redx.tasks.options import TEXTS as TEXT_OPTIONS
 
@@ -30,8 +30,17 @@ if TYPE_CHECKING:
 TEXTS, ARRAYS = TableConfig(), TableConfig(text="x", label="y", domain="domain", split="split")
 
 
+def load(config: RunConfig, seed: int) -> Data:
+    """Return the three splits of the user's own texts or features."""
+    from redx.tasks.custom import loading  # imports torch, which listing the tasks must not
+
+    return loading.load_features(config, seed) if config.task == "features" else loading.load_texts(config, seed)
+
+
 def read_texts(inputs: Sequence[Any] | Tensor) -> Tensor:
     """Return texts as bytes, (N, L); only the first 2,000 characters of a text are read."""
+    from redx.tasks.custom.loading import MAX_CHARACTERS
+
     cut = [text[:MAX_CHARACTERS].strip() if isinstance(text, str) else text for text in inputs]
     return pack_texts(inputs if isinstance(inputs, str) else cut)
 
@@ -92,7 +101,7 @@ TASKS = {
             # redx run jsonl --data FILE --domain COLUMN: after reading the texts once, a minute for 20,000 of them.
             "default": preset_config("jsonl", "default", TEXTS, 20),
         },
-        load_texts,
+        load,
         read_texts,
         study="redx.tasks.custom.study",
         text=True,
@@ -107,7 +116,7 @@ TASKS = {
             # redx run features --data FILE.npz: seconds for thousands of examples.
             "default": preset_config("features", "default", ARRAYS, 20),
         },
-        load_features,
+        load,
         read_features,
         study="redx.tasks.custom.study",
         options=FEATURE_OPTIONS,

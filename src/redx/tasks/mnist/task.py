@@ -11,7 +11,6 @@ from redx.data.dataset import Data, Split
 from redx.errors import RedxError
 from redx.seeding import generator
 from redx.tasks import MAIN_BANKS, Task, compared_banks
-from redx.tasks.mnist import download
 from redx.tasks.options import MNIST
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ def load(config: RunConfig, seed: int) -> Data:
     Train and validation are drawn by seed, stratified by domain. A limit shortens all three splits alike.
     """
     import torch
+
+    from redx.tasks.mnist import download
 
     folder = download.mnist_folder(Path(config.data_dir) if config.data_dir else None)
     images, labels, test_images, test_labels = download.read_mnist(folder)
