@@ -1,17 +1,25 @@
-"""Break every command at every point: `python -m faults [VERB…]`, with `tests` on the path; prints a table."""
+"""Break every command at every point, and send it signals at random moments; print a table.
+
+`python -m faults [VERB…] [MODE…] [STEP]`, with `tests` on the path: `signal` is a mode like those of the injection, and
+with a step only every STEP-th point is tried.
+"""
 
 from __future__ import annotations
 
 import sys
 import tempfile
 import time
+from itertools import product
 from pathlib import Path
 
 import torch
 
 from faults.checks import break_at, make_reference
 from faults.injection import MODES
+from faults.signals import SIGNALS, signal_at_random
 from faults.worlds import Worlds
+
+MOMENTS = 7  # random moments of each verb and signal
 
 
 def main(names: list[str], modes: list[str], step: int) -> int:
@@ -25,15 +33,22 @@ def main(names: list[str], modes: list[str], step: int) -> int:
                 continue
             began, bad = time.monotonic(), 0
             reference = make_reference(worlds, verb)
-            points = range(0, len(reference.operations), step)
+            points, injected = range(0, len(reference.operations), step), [mode for mode in modes if mode in MODES]
+            tried = len(points) * len(injected)
+            for seed, number in product(range(MOMENTS), SIGNALS) if "signal" in modes else ():
+                tried += 1
+                if problems := signal_at_random(worlds, verb.name, number, seed):
+                    bad += 1
+                    print(f"BAD {verb.name}, {number.name}, seed {seed}", flush=True)
+                    print(*(f"    {problem}" for problem in problems), sep="\n", flush=True)
             for at in points:
-                for mode in modes:
+                for mode in injected:
                     if problems := break_at(worlds, verb, reference, at, mode):
                         bad += 1
                         print(f"BAD {verb.name}, {mode} before {at}: {reference.operations[at]}", flush=True)
                         print(*(f"    {problem}" for problem in problems), sep="\n", flush=True)
             total += bad
-            rows.append([verb.name, str(len(reference.operations)), str(len(points) * len(modes)), str(bad)])
+            rows.append([verb.name, str(len(reference.operations)), str(tried), str(bad)])
             print(f"{verb.name}: {rows[-1][1:]}, {time.monotonic() - began:.0f} s", flush=True)
     print(f"\n{'verb':<18}{'operations':>12}{'tried':>8}{'bad':>6}")
     for row in rows:
@@ -42,7 +57,8 @@ def main(names: list[str], modes: list[str], step: int) -> int:
 
 
 if __name__ == "__main__":
-    chosen = [word for word in sys.argv[1:] if word not in MODES and not word.isdigit()]
-    wanted = [word for word in sys.argv[1:] if word in MODES] or list(MODES)
+    known = [*MODES, "signal"]
+    chosen = [word for word in sys.argv[1:] if word not in known and not word.isdigit()]
+    wanted = [word for word in sys.argv[1:] if word in known] or known
     steps = [int(word) for word in sys.argv[1:] if word.isdigit()] or [1]
     sys.exit(min(main(chosen, wanted, steps[0]), 100))

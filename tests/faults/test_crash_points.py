@@ -26,7 +26,7 @@ NAMES = (
     "cache clear",
     "fetch mnist",
 )
-POINTS = 4  # of each verb
+POINTS = 3  # of each verb
 
 
 @pytest.mark.slow

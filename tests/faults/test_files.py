@@ -11,6 +11,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import redx
@@ -195,15 +196,17 @@ def test_further_json_of_a_run(clouds_copy: Path) -> None:
 def test_tensors_of_other_types_and_labels_that_do_not_exist(clouds_copy: Path) -> None:
     path = sorted((clouds_copy / "seed-0" / "parts").glob("*.safetensors"))[0]
     good = load_file(path)
+    with safe_open(path, "pt") as file:
+        about = file.metadata()
     for name, tensor in (
         ("base", good["base"].half()),
         ("labels", good["labels"] + 99),
         ("domains", good["domains"] - 9),
     ):
-        save_file(good | {name: tensor}, path)
+        save_file(good | {name: tensor}, path, about)
         with pytest.raises(RedxError, match="does not hold parts"):
             read_parts(clouds_copy, 0)
-    save_file(good | {"base": good["base"].to(torch.float8_e4m3fn)}, path)
+    save_file(good | {"base": good["base"].to(torch.float8_e4m3fn)}, path, about)
     with pytest.raises(RedxError, match="a type of tensor that redx does not use"):
         read_parts(clouds_copy, 0)
 

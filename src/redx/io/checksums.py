@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from redx.errors import RedxError
+from redx.io.atomic import write_bytes
 from redx.io.hashing import checksum
 from redx.io.reading import exists, read_json
 
@@ -33,15 +32,7 @@ def write_checksums(path: Path, files: Sequence[Path], names: Sequence[str] = ()
         The names that they are going to have, if other than now.
     """
     sums = {name: checksum(file) for name, file in zip(names or [file.name for file in files], files, strict=True)}
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".tmp")
-    try:
-        with open(descriptor, "w") as file:
-            json.dump(sums, file)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    write_bytes(path, json.dumps(sums).encode())
 
 
 def check_checksums(path: Path, files: Sequence[Path]) -> None:
@@ -55,7 +46,7 @@ def check_checksums(path: Path, files: Sequence[Path]) -> None:
         If a file, or the file of checksums, is not what was written.
     """
     if not exists(path):
-        with suppress(OSError):
+        with suppress(OSError, RedxError):
             write_checksums(path, files)
         return
     try:

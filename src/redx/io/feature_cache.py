@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
 from redx.io.array_files import map_array
+from redx.io.atomic import atomic_path
 from redx.io.cache import cache_folder
 from redx.io.checksums import CHECKSUMS, ChangedFile, check_checksums, write_checksums
 from redx.io.reading import exists, read_json
@@ -304,8 +305,6 @@ def cached_rows(name: str, rows: int, compute: Callable[[], Iterable[Tensor]]) -
 def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
     """Write float32 rows to a temporary file and rename it; plain writes, so that a full disk raises an error."""
     from numpy.lib import format
-
-    from redx.io.files import atomic_path  # imports torch
 
     with atomic_path(path) as temporary:
         with open(temporary, "wb") as file:
