@@ -60,7 +60,7 @@ def test_the_run_is_evaluated_and_certified(run: Path, ask: Ask) -> None:
     for rule, expected in EXPECTED["certified"].items():
         shares = [rules[rule]["certified"][epsilon] for epsilon in expected]
         assert shares == pytest.approx(list(expected.values())), rule
-    for rule in ("base", "red", "moe"):
+    for rule in ("base", "red/owned", "moe/plain"):
         certified = json.loads(succeeded(ask("certify", run, "--rule", rule, "--json")))["certified"]
         expected = EXPECTED["certified"][rule]
         assert [certified[epsilon] for epsilon in expected] == pytest.approx([*expected.values()])
