@@ -3,13 +3,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SECONDS ?= 7200
 
-.PHONY: demo test check docs clean fuzz
+.PHONY: demo test test-fast check docs faults fuzz clean
 
 demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
 	$(BIN)/redx run addition
 
 test: check  ## lint, types and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+test-fast: $(VENV)/.ready-test  ## all tests but the slow ones
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
 
 check: $(VENV)/.ready-test  ## lint and types alone
 	$(BIN)/ruff check .
@@ -37,6 +40,9 @@ $(VENV)/.ready-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.ready-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
+
+faults: $(VENV)/.ready-test  ## stop every command at every change of a file and by signals; takes about an hour
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m faults $(FAULTS)
 
 clean:  ## remove what make and redx made here
 	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis

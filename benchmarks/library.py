@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import redx
-from redx.config import BankId
+from redx.composition.rules import RuleId
 from redx.models import banks
 from redx.models.banks import build_bank
 from redx.models.composed import Model
@@ -78,21 +78,20 @@ def changes(model: Model) -> None:
 
 def many(model: Model, inputs: torch.Tensor, count: int) -> None:
     """A library of random experts on disk, loaded lazily and asked sparsely."""
-    key = _key(model)
-    settings = model.config.banks[key]
+    bank_id = model.config.trained_as(model.config.main_bank("residual"))
+    settings = model.config.banks[bank_id]
     with tempfile.TemporaryDirectory() as scratch:
         names = [f"expert {number}" for number in range(count)]
         for name in names:
             bank = build_bank(settings, 1, model.base)
             banks.initialise_bank(bank, [generator(0, name)])
-            tensors = {f"{key}.{part}": value for part, value in banks.split_bank(bank)[0].items()}
-            Expert({"domain": name, "banks": {str(key): settings.model_dump(mode="json")}}, tensors).save(
-                Path(scratch, name)
-            )
+            tensors = {f"{bank_id}.{part}": value for part, value in banks.split_bank(bank)[0].items()}
+            info = {"domain": name, "banks": {str(bank_id): settings.model_dump(mode="json")}}
+            Expert(info, tensors).save(Path(scratch, name))
         before = _memory()
         began = time.perf_counter()
         found = {name: Expert.open(Path(scratch, name)) for name in names}
-        library = ExpertLibrary(found, model.base, {key: settings}, model.experts.ownership)
+        library = ExpertLibrary(found, model.base, {bank_id: settings}, model.experts.ownership)
         router = NetworkRouter(model.base.width, count)
         router.fit(model.base.embed(model.read(inputs)))
         torch.nn.init.normal_(router.layers[-1].weight, generator=generator(0, "router"))  # pyright: ignore[reportArgumentType]
@@ -104,7 +103,7 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
             info=info,
             fixed={},
             joint_routers={},
-            rule=f"red/{key.name}",
+            rule=str(RuleId("red", bank_id.name)),
         )
         loaded = time.perf_counter() - began
         began = time.perf_counter()
@@ -115,10 +114,6 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
         everybody = _median(lambda: sparse.predict(inputs), 3)
         row = [f"{1e3 * each:7.2f} ms" for each in (loaded, first, batch, everybody)]
         print(f"{count:>8}  {row[0]:>9}  {row[1]:>12}  {row[2]:>9}  {row[3]:>9}  {read:>5}  {memory:>7.1f} MB")
-
-
-def _key(model: Model) -> BankId:
-    return model.config.trained_as(model.config.main_bank("residual"))
 
 
 def _median(do: Callable[[], object], times: int = 20) -> float:

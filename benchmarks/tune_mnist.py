@@ -17,7 +17,7 @@ from redx.composition.evaluation import certify, noisy_weights, predict, tally
 from redx.composition.parts import Parts
 from redx.config import BankConfig, BankId, OwnershipConfig, RunConfig
 from redx.data.dataset import Data, Split
-from redx.io import safetensors_files
+from redx.io.safetensors_files import read_tensors
 from redx.models import encoder
 from redx.models.banks import run_bank
 from redx.models.base import Base
@@ -29,7 +29,6 @@ from redx.training.banks import train_bank, train_ownership
 from redx.training.datasets import SharedData
 from redx.training.router import train_router
 
-ANCHORED = BankId("residual", "anchored")
 HELD_OUT = 10_000
 OPTIMISERS = [  # the same grid for everybody
     {"lr": 1e-3, "weight_decay": 1e-2, "dropout": 0.0},
@@ -39,6 +38,7 @@ OPTIMISERS = [  # the same grid for everybody
     {"lr": 5e-3, "weight_decay": 1e-2, "dropout": 0.3},
     {"lr": 2e-3, "weight_decay": 1e-2, "dropout": 0.3, "epochs": 40},
 ]
+ANCHORED = BankId("residual", "anchored")
 ANCHORS = [("truth", 1.0), ("truth", 4.0), ("size", 1.0), ("margin", 1.0), ("margin", 3.0), ("margin", 5.0)]
 
 
@@ -62,15 +62,14 @@ def ownerships(config: RunConfig) -> list[OwnershipConfig]:
 
 
 def candidates(config: RunConfig) -> list[tuple[BankId, BankConfig]]:
-    """All settings to try, by the bank they are for; what the preset has comes first."""
+    """Return all settings to try, by the bank they are for; those of the preset come first."""
     names = ("pooled/linear", "pooled/mlp", "standalone/plain", "standalone/anchored", "residual/plain")
-    keys = [BankId.parse(name) for name in names]
-    found = [(key, change(config.banks[key], **each)) for key in keys for each in OPTIMISERS]
-    key = ANCHORED
-    anchored = config.banks[key]
-    others = [(key, change(anchored, anchor=anchor, anchor_weight=weight)) for anchor, weight in ANCHORS]
-    others += [(key, change(anchored, smoothing=smoothing)) for smoothing in (0.0, 0.006)]
-    return [(key, anchored), *others, *((key, change(anchored, **each)) for each in OPTIMISERS), *found]
+    plain = [(key, change(config.banks[key], **each)) for key in map(BankId.parse, names) for each in OPTIMISERS]
+    anchored = config.banks[ANCHORED]
+    others = [(ANCHORED, change(anchored, anchor=anchor, anchor_weight=weight)) for anchor, weight in ANCHORS]
+    others += [(ANCHORED, change(anchored, smoothing=smoothing)) for smoothing in (0.0, 0.006)]
+    others += [(ANCHORED, change(anchored, **each)) for each in OPTIMISERS]
+    return [(ANCHORED, anchored), *others, *plain]
 
 
 class Bench:
@@ -80,8 +79,7 @@ class Bench:
         self.config, self.seed = get_task("mnist").presets["default"], seed
         data = get_task("mnist").load(self.config, seed)
         self.base = Base.from_tensors(
-            safetensors_files.read_tensors(run / f"seed-{seed}" / "base.safetensors"),
-            encoder.build_encoder(self.config),
+            read_tensors(run / f"seed-{seed}" / "base.safetensors"), encoder.build_encoder(self.config)
         )
         train = features.embed_split(self.config, self.base, data.train)
         validation = features.embed_split(self.config, self.base, data.validation)
@@ -97,7 +95,7 @@ class Bench:
         self.train, self.test = train.only(kept), train.only(held)
         self.check, self.calibration = validation.only(choose), validation.only(calibrate)
         everybody = SharedData(datasets.concatenate(anchors), self.calibration)
-        self.lessons = datasets.expert_datasets(data.domains, self.train, everybody, self.check)
+        self.datasets = datasets.expert_datasets(data.domains, self.train, everybody, self.check)
         self.gates = self._gates(data)
         self.files: dict[str, list[dict[str, torch.Tensor]]] = {}
 
@@ -106,37 +104,37 @@ class Bench:
         with torch.no_grad():
             return router(self.test.inputs)
 
-    def spoken(self, settings: OwnershipConfig) -> torch.Tensor:
+    def active(self, settings: OwnershipConfig) -> torch.Tensor:
         key = settings.model_copy(update={"alpha": 1.0, "contradict": False}).model_dump_json()
         if key not in self.files:  # α and the right to agree are chosen after training
             scoring = settings.model_copy(update={"contradict": False})
-            self.files[key] = train_ownership(scoring, self.lessons, self.base, self.seed)
-        spoken = []
-        for lesson, file in zip(self.lessons, self.files[key], strict=True):
+            self.files[key] = train_ownership(scoring, self.datasets, self.base, self.seed)
+        active = []
+        for data, file in zip(self.datasets, self.files[key], strict=True):
             owner = OwnershipScorer(settings, file, self.base)
-            owner.calibration = owner.scores(lesson.calibration.inputs)
-            spoken.append(owner.is_active(self.test.inputs, settings.alpha))
-        return torch.stack(spoken, 1)
+            owner.calibration = owner.scores(data.calibration.inputs)
+            active.append(owner.is_active(self.test.inputs, settings.alpha))
+        return torch.stack(active, 1)
 
-    def outputs(self, key: BankId, settings: BankConfig) -> torch.Tensor:
+    def outputs(self, bank_id: BankId, settings: BankConfig) -> torch.Tensor:
         pooled = [datasets.ExpertData("pooled", self.train, self.train, self.check, self.check)]
-        taught = pooled if key.form == "pooled" else self.lessons
-        bank = train_bank(key, settings, taught, self.base, self.seed, 1.0)
+        data = pooled if bank_id.form == "pooled" else self.datasets
+        bank = train_bank(bank_id, settings, data, self.base, self.seed, 1.0)
         return run_bank(bank, self.test.inputs)
 
-    def figures(self, key: BankId, settings: BankConfig) -> dict[str, float]:
-        said = self.outputs(key, settings)
-        parts = self.parts(said)
-        if key.form == "pooled":
+    def figures(self, bank_id: BankId, settings: BankConfig) -> dict[str, float]:
+        outputs = self.outputs(bank_id, settings)
+        parts = self.parts(outputs)
+        if bank_id.form == "pooled":
             return {"global": right("global", parts)}
-        if key.form == "standalone":
+        if bank_id.form == "standalone":
             return {rule: right(rule, parts) for rule in ("moe", "uniform", "oracle")}
         free = {"base": right("base", parts), "red": right("red", parts), "sum": right("sum", parts)}
-        return free | {"any router": worst(parts)} | self.owned(said, self.config.ownership)
+        return free | {"any router": worst(parts)} | self.owned(outputs, self.config.ownership)
 
-    def owned(self, said: torch.Tensor, settings: OwnershipConfig) -> dict[str, float]:
-        spoken = self.spoken(settings)
-        parts = self.parts(said * spoken[..., None])
+    def owned(self, outputs: torch.Tensor, settings: OwnershipConfig) -> dict[str, float]:
+        active = self.active(settings)
+        parts = self.parts(outputs * active[..., None])
         red, names = rules.get_rule("red"), tuple("01234")
         noisy = noisy_weights(red, parts, noise.get_noise("swap"), 1.0, generator(self.seed, "noise", "swap", 1.0))
         return {
@@ -144,15 +142,15 @@ class Bench:
             "sum owned": right("sum", parts),
             "wrong owned": float((predict(red, parts, noisy) == parts.labels).double().mean()),
             "any router owned": worst(parts),
-            "out of turn": float(false_activation_rate(spoken, parts.domains).mean()),
+            "out of turn": float(false_activation_rate(active, parts.domains).mean()),
             "ece base": tally(rules.get_rule("base"), parts, names).compute()["ece"] or 0.0,
             "ece owned": tally(red, parts, names).compute()["ece"] or 0.0,
         }
 
-    def parts(self, said: torch.Tensor) -> Parts:
+    def parts(self, outputs: torch.Tensor) -> Parts:
         test: Split = self.test
-        gates = self.gates[:, : said.shape[1]]
-        return Parts(self.base.classify(test.inputs), said, gates, test.labels, test.domains)
+        gates = self.gates[:, : outputs.shape[1]]
+        return Parts(self.base.classify(test.inputs), outputs, gates, test.labels, test.domains)
 
 
 def right(rule: str, parts: Parts) -> float:
@@ -178,17 +176,18 @@ def main() -> None:
         means = (f"{name} {sum(each[name] for each in found) / len(found):.4f}" for name in found[0])
         print(" | ".join(["", key, told, *means, ""]).strip(), flush=True)
 
-    for key, settings in candidates(config):
-        if asked.only in str(key):
-            show(str(key), tell(settings), [bench.figures(key, settings) for bench in benches])
+    for bank_id, settings in candidates(config):
+        if asked.only in str(bank_id):
+            show(str(bank_id), describe(settings), [bench.figures(bank_id, settings) for bench in benches])
     if asked.only in "ownership":
-        said = [bench.outputs(ANCHORED, config.banks[ANCHORED]) for bench in benches]
+        outputs = [bench.outputs(ANCHORED, config.banks[ANCHORED]) for bench in benches]
         for way in ownerships(config):
-            told = f"α {way.alpha:g}, {way.score}{', only to contradict' if way.contradict else ''}, {tell(way.bank)}"
-            show("ownership", told, [bench.owned(each, way) for bench, each in zip(benches, said, strict=True)])
+            only = ", only to contradict" if way.contradict else ""
+            text = f"α {way.alpha:g}, {way.score}{only}, {describe(way.bank)}"
+            show("ownership", text, [bench.owned(each, way) for bench, each in zip(benches, outputs, strict=True)])
 
 
-def tell(bank: BankConfig) -> str:
+def describe(bank: BankConfig) -> str:
     training = bank.training
     told = f"lr {training.lr:g}, decay {training.weight_decay:g}, dropout {bank.dropout:g}, epochs {training.epochs}"
     told += f", {bank.anchor} {bank.anchor_weight:g}" if bank.anchor != "none" else ""

@@ -22,6 +22,7 @@ import torch
 
 import redx
 from redx.composition import certificate
+from redx.data.dataset import Split
 from redx.runs import folder
 from redx.runs.diff import SplitAnswers
 from redx.tasks import get_task
@@ -92,20 +93,17 @@ def train(place: Path, dtypes: dict[str, str], kind: str) -> None:
         raise SystemExit("An expert could not be trained; run `redx experts train` by hand to see why.")
 
 
-def line(told: str, model: redx.Model, test: redx.records.Split, files: list[Path]) -> str:
-    """A row of the table."""
+def line(title: str, model: redx.Model, test: Split, files: list[Path]) -> str:
+    """Return a row of the table."""
     figures = []
     for rule in ("red", "sum"):
         with model.using(rule), torch.no_grad():
-            view = SplitAnswers.of(model, test)
-        figures.append(
-            (
-                float(view.right().double().mean()),
-                certificate.certified_accuracy(view.certified.radius, view.right(), 1.0),
-            )
-        )
+            answers = SplitAnswers.of(model, test)
+        correct = answers.correct()
+        certified = certificate.certified_accuracy(answers.certified.radius, correct, 1.0)
+        figures.append((float(correct.double().mean()), certified))
     size = sum(file.stat().st_size for file in files)
-    return f"| {told} | {figures[0][0]:.4f} | {figures[0][1]:.4f} | {figures[1][0]:.4f} | {size:,} |"
+    return f"| {title} | {figures[0][0]:.4f} | {figures[0][1]:.4f} | {figures[1][0]:.4f} | {size:,} |"
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 import redx
+from helpers.checkpoints import alter_checkpoint
 from helpers.commands import Ask, refused, succeeded
 
 
@@ -50,9 +50,7 @@ def test_one_run_and_several_are_reported(ask: Ask, clouds_copy: Path, clouds: r
 
 def test_parts_with_nan_and_truncated_parts_are_refused(ask: Ask, clouds_copy: Path) -> None:
     path = clouds_copy / "seed-0" / "parts" / "residual-owned.safetensors"
-    tensors = load_file(path)
-    tensors["residuals"][0, 0, 0] = torch.nan
-    save_file(tensors, path)
+    alter_checkpoint(path, path, lambda tensors, _: tensors["residuals"][0, 0, 0].fill_(torch.nan))
     refused(ask("certify", clouds_copy), "Parts.residuals", "NaN")
     path.write_bytes(path.read_bytes()[:-40])
     refused(ask("certify", clouds_copy), path.name, "truncated")

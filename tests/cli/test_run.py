@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+import redx
 from helpers.commands import Ask, refused
 from helpers.files import disk_full
+from helpers.runs import repeat_clouds
+from redx.errors import RedxError
 from redx.runs.folder import lock_run, read_config
 
 
@@ -62,16 +65,16 @@ def _except_in(folder: Path, real: Callable[..., object]) -> Callable[..., objec
     return guarded
 
 
-def test_two_runs_cannot_write_to_one_folder(ask: Ask, clouds_copy: Path) -> None:
-    with lock_run(clouds_copy, read_config(clouds_copy)):
-        refused(ask("run", "toy", "--preset", "quick", "--out", clouds_copy), "Another run is writing")
+def test_two_runs_cannot_write_to_one_folder(clouds: redx.Run, clouds_copy: Path) -> None:
+    config = read_config(clouds_copy)
+    with lock_run(clouds_copy, config), pytest.raises(RedxError, match="Another run is writing"):
+        repeat_clouds(clouds_copy, clouds)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("run", "jsonl"), "--data FILE"),
-        (("run", "toy", "--text", "body"), "Task 'toy' reads no table of yours; leave out --text."),
         (("run", "features", "--data", "no.npz"), "no file no.npz"),
         (("run", "features", "--data", "no.npz", "--share", "2"), "base.share"),
     ],
@@ -81,3 +84,9 @@ def test_options_of_the_users_data_are_checked(
 ) -> None:
     extra = ("--backbone", str(bert)) if "jsonl" in words else ()
     refused(ask(*words, *extra), message)
+
+
+def test_an_option_that_the_task_does_not_read_is_refused(ask: Ask) -> None:
+    code, out, err = ask("run", "toy", "--text", "body")
+    assert (code, out) == (2, "")
+    assert "No such option: --text" in err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy
 import pytest
 import torch
 
@@ -58,7 +57,7 @@ def test_a_seed_that_was_not_run_is_refused(clouds: redx.Run) -> None:
 
 def test_a_prediction_does_not_depend_on_the_other_inputs(clouds: redx.Run) -> None:
     model, x = redx.load(clouds.folder), draw_clouds(20, seed=3)["x"]
-    assert model.predict(x) == [model.predict(numpy.array([row]))[0] for row in x]
+    assert model.predict(x) == [model.predict([row])[0] for row in x.tolist()]
 
 
 def test_the_rule_decides_which_bank_is_read(clouds: redx.Run) -> None:

@@ -84,5 +84,5 @@ def test_nan_in_a_tensor_is_refused_by_name(folder: Path) -> None:
     tensors = expert.tensors()
     name = next(iter(tensors))
     broken = Expert(expert.info, tensors | {name: tensors[name] * torch.nan})
-    with pytest.raises(RedxError, match=f"contains NaN in {name}"):
+    with pytest.raises(RedxError, match=f"contains NaN or infinity in {name}"):
         broken.tensors()

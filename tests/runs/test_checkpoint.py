@@ -16,7 +16,7 @@ from helpers.language_models import save_qwen3
 from redx.errors import RedxError
 from redx.io import tensor_files
 from redx.runs import checkpoint, shrinking
-from redx.runs.folder import read_parts
+from redx.runs.parts import read_parts
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def test_a_checkpoint_rebuilds_the_run_bit_for_bit(
     path = request.getfixturevalue(kind)
     found = checkpoint.evaluate_checkpoint(path)
     assert found.kind == kind
-    before = read_parts(blocks.folder, 0)
+    before = read_parts(blocks.folder, 0).banks
     assert set(found.banks) == set(before)
     for bank, parts in before.items():
         for name, tensor in vars(parts).items():

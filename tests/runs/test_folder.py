@@ -14,27 +14,31 @@ from redx.config import BankId
 from redx.errors import RedxError
 from redx.io.files import write_tensors
 from redx.io.reading import read_json
-from redx.runs.folder import SeedFolder, choose_seed, lock_run, read_config, read_parts, write_parts
+from redx.runs.folder import SeedFolder, choose_seed, lock_run, read_config
+from redx.runs.parts import read_parts, write_parts
 from redx.runs.presets import configure
 
 CONFIG = configure("toy", "quick")
 
 
 def test_parts_are_written_and_read_by_bank(tmp_path: Path) -> None:
-    banks = {BankId("residual", "plain"): draw_parts(), BankId("averaged", "a-b"): draw_parts(experts=1)}
-    write_parts(tmp_path / "seed-3", banks)
+    one = draw_parts(dtype=torch.float32)
+    banks = {BankId("residual", "plain"): one, BankId("averaged", "a-b"): draw_parts(experts=1, dtype=torch.float32)}
+    names = ("a", "b", "c", "d", "e")
+    write_parts(tmp_path / "seed-3" / "parts", banks, names, experts=5)
     again = read_parts(tmp_path, 3)
-    assert set(again) == set(banks)
+    assert (set(again.banks), again.domains) == (set(banks), names)
     for bank_id, parts in banks.items():
-        assert all(torch.equal(tensor, getattr(again[bank_id], name)) for name, tensor in vars(parts).items())
+        assert all(torch.equal(tensor, getattr(again.banks[bank_id], name)) for name, tensor in vars(parts).items())
 
 
-def test_missing_and_other_parts_are_refused(tmp_path: Path) -> None:
+def test_missing_and_other_parts_are_refused(clouds_copy: Path, tmp_path: Path) -> None:
     with pytest.raises(RedxError, match="holds no parts of seed 0"):
         read_parts(tmp_path, 0)
-    write_tensors(tmp_path / "seed-0" / "parts" / "residual-x.safetensors", {"other": torch.zeros(1)})
+    for path in (clouds_copy / "seed-0" / "parts").iterdir():
+        write_tensors(path, {"other": torch.zeros(1)})
     with pytest.raises(RedxError, match="does not hold parts"):
-        read_parts(tmp_path, 0)
+        read_parts(clouds_copy, 0)
 
 
 def test_a_stage_is_computed_once(tmp_path: Path) -> None:
@@ -68,7 +72,7 @@ def test_only_one_writer_may_lock_a_run(tmp_path: Path) -> None:
 def test_a_lock_cleans_up_and_logs_errors(tmp_path: Path) -> None:
     (tmp_path / "seed-0").mkdir()
     (tmp_path / "config.json").write_text(CONFIG.model_dump_json())
-    (tmp_path / "seed-0" / ".base.safetensors.x.tmp").write_text("half")
+    (tmp_path / "seed-0" / ".base.safetensors.0123abcd.tmp").write_text("half")
 
     def fail() -> None:
         with lock_run(tmp_path, CONFIG):

@@ -69,6 +69,3 @@ def main(words: list[str] | None = None) -> None:
             raise
         say(f"redx: {error}", error=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        say("redx: interrupted; the same command continues where it stopped.", error=True)
-        sys.exit(130)

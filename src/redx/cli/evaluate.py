@@ -37,8 +37,8 @@ def evaluate(
     from redx.composition.evaluation import evaluate as measure
     from redx.composition.evaluation import summarise
     from redx.io import files
-    from redx.models.persistence import read_domain_names
-    from redx.runs.folder import read_config, read_parts
+    from redx.runs.folder import read_config
+    from redx.runs.parts import read_parts
     from redx.runs.presets import configure
 
     checkpoint = _open_checkpoint(folder, backbone)
@@ -49,10 +49,9 @@ def evaluate(
     sweep |= {"rules": rule} if rule else {}
     rows, examples = [], 1
     for seed in config.seeds:
-        banks = checkpoint.banks if checkpoint else read_parts(folder, seed)
-        domains = checkpoint.domains if checkpoint else read_domain_names(folder / f"seed-{seed}")
-        examples = len(next(iter(banks.values())))
-        rows += measure(banks, task=config.task, seed=seed, domains=domains, **sweep)
+        stored = checkpoint or read_parts(folder, seed)
+        examples = len(next(iter(stored.banks.values())))
+        rows += measure(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep)
     if out:
         files.write_bytes(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
     summary: dict[str, Any] = {
@@ -94,11 +93,11 @@ def certify(
     from redx.composition import certificate
     from redx.composition.evaluation import certify, match_banks
     from redx.composition.rules import RuleId
-    from redx.runs.folder import read_config, read_parts
+    from redx.runs.folder import choose_seed
+    from redx.runs.parts import read_parts
 
-    config = read_config(folder)
-    seed = config.seeds[0] if seed is None else seed
-    banks = read_parts(folder, seed)
+    config, seed = choose_seed(folder, seed)
+    banks = read_parts(folder, seed).banks
     results = []
     for matched, bank, parts in match_banks(banks, [rule]):
         certified = certify(matched, parts)

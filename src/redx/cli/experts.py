@@ -27,14 +27,15 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
 
     Example: `redx experts list runs/mnist`
     """
-    from redx.runs.folder import load
+    from redx.runs.folder import ask_model
 
-    model = load(folder, seed)
-    descriptions = [expert.info for expert in model.experts]
+    config, descriptions = ask_model(
+        folder, seed, lambda model: (model.config, [expert.info for expert in model.experts])
+    )
     if as_json:
         return print_json(descriptions)
-    main = model.config.main_bank("residual")
-    source = str(model.config.trained_as(main) if main in model.config.banks else main)
+    main = config.main_bank("residual")
+    source = str(config.trained_as(main) if main in config.banks else main)
     rows = []
     for info in descriptions:
         own, metrics = info.get("ownership", {}), info.get("metrics", {})

@@ -16,6 +16,7 @@ from redx.errors import RedxError
 BATCH = 2048  # lines of stdin that are solved together
 
 if TYPE_CHECKING:
+    from redx.models.composed import Model
     from redx.tasks.arithmetic.solver import Chain
 
 
@@ -31,15 +32,19 @@ def predict(
 
     Example: `redx predict runs/addition "What is 37 plus 12?"`
     """
-    from redx.runs.folder import load, read_config
+    from redx.runs.folder import ask_model, read_config
     from redx.tasks import get_task
 
     name = read_config(folder).task
     if not get_task(name).text:
         raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
-    with load(folder, seed).using(rule, router=router) as model:
-        answers = [{"text": one, **answer.to_dict()} for one, answer in zip(text, model.explain(text), strict=True)]
-        used_rule = model.rule
+
+    def ask(model: Model) -> tuple[list[dict[str, Any]], str]:
+        with model.using(rule, router=router):
+            explained = zip(text, model.explain(text), strict=True)
+            return [{"text": one, **answer.to_dict()} for one, answer in explained], model.rule
+
+    answers, used_rule = ask_model(folder, seed, ask)
     if as_json:
         return print_json(answers)
     for facts in answers:

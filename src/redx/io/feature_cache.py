@@ -162,13 +162,15 @@ class FeatureCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=self.folder, prefix=".") as scratch:
-                if self.info and not (self.folder / INFO_FILE).exists():
-                    Path(scratch, INFO_FILE).write_text(json.dumps(self.info, indent=2))
-                    os.replace(Path(scratch, INFO_FILE), self.folder / INFO_FILE)
-                files = {f"{name}.npy": rows, f"{name}.index.npy": index}
-                for file_name, array in files.items():
+                about = json.dumps(self.info, indent=2).encode()
+                is_new = self.info and not (self.folder / INFO_FILE).exists()
+                files = ({INFO_FILE: about} if is_new else {}) | {f"{name}.npy": rows, f"{name}.index.npy": index}
+                for file_name, content in files.items():
                     with open(Path(scratch, file_name), "wb") as file:
-                        numpy.save(file, array, allow_pickle=False)
+                        if isinstance(content, bytes):
+                            file.write(content)
+                        else:
+                            numpy.save(file, content, allow_pickle=False)
                         file.flush()
                         os.fsync(file.fileno())
                 write_checksums(Path(scratch, f"{name}{CHECKSUMS}"), [Path(scratch, file_name) for file_name in files])
@@ -303,9 +305,9 @@ def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
     """Write float32 rows to a temporary file and rename it; plain writes, so that a full disk raises an error."""
     from numpy.lib import format
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        temporary = Path(scratch, "new.npy")
+    from redx.io.files import atomic_path  # imports torch
+
+    with atomic_path(path) as temporary:
         with open(temporary, "wb") as file:
             for number, batch in enumerate(batches):
                 if number == 0:
@@ -313,7 +315,6 @@ def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
                     format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
                 file.write(batch.contiguous().numpy().astype("<f4", copy=False).tobytes())
         write_checksums(path.with_suffix(CHECKSUMS), [temporary], [path.name])
-        temporary.replace(path)
 
 
 def _cannot_write(folder: Path, error: OSError) -> RedxError:

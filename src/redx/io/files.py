@@ -8,16 +8,21 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
+import secrets
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors.torch import save
 from torch import Tensor
 
 from redx.errors import RedxError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 MAX_NAME = 100  # characters in the name of an expert
 MAX_NAME_BYTES = 200  # in UTF-8; common file systems allow 255
@@ -51,21 +56,50 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        os.close(descriptor)
+        _remove_stale(path)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+        descriptor = None
         try:
-            yield Path(temporary)
+            descriptor = _create_locked(temporary)
+            yield temporary
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
             os.replace(temporary, path)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
     except OSError as error:
         raise RedxError(
             f"Cannot write {path} ({error.strerror}); free space, fix its permissions or choose another folder."
         ) from error
+
+
+def _create_locked(temporary: Path) -> int | None:
+    """Create a file and lock it for as long as its descriptor is open, so that `_remove_stale` leaves it alone."""
+    while True:
+        # the system applies the user's umask to this mode
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        if fcntl is None:  # Windows moves no open files
+            return os.close(descriptor)
+        with suppress(OSError):  # some network disks have no locks; then nothing is removed either
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if temporary.exists():  # another process may have removed it before it was locked
+            return descriptor
+        os.close(descriptor)
+
+
+def _remove_stale(path: Path) -> None:
+    """Delete the temporary files that killed processes have left for the same target; their locks are free."""
+    if fcntl is None:
+        return
+    for entry in list(os.scandir(path.parent)):
+        if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp", entry.name) and entry.is_file():
+            with suppress(OSError), open(entry.path, "rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                os.unlink(entry.path)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
@@ -90,9 +124,9 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, (json.dumps(value, indent=1, allow_nan=False) + "\n").encode())
 
 
-def write_tensors(path: Path, tensors: Tensors) -> None:
-    """Write tensors by name as a safetensors file, completely or not at all."""
-    write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}))
+def write_tensors(path: Path, tensors: Tensors, about: dict[str, str] | None = None) -> None:
+    """Write tensors by name as a safetensors file, with metadata if given, completely or not at all."""
+    write_bytes(path, save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, about))
 
 
 def without_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -38,6 +39,7 @@ class Expert:
         self._info: dict[str, Any] | Path = info
         self._tensors = tensors
         self._modules: dict[str, Any] = {}  # its banks and its ownership score, built once
+        self._identity = _identify(tensors) if isinstance(tensors, Path) else None
 
     @staticmethod
     def open(folder: Path) -> Expert:
@@ -70,6 +72,7 @@ class Expert:
         """The content of `expert.json`."""
         if isinstance(self._info, Path):
             self._info = read_description(self._info / "expert.json")
+            self._check_identity()
         return self._info
 
     @property
@@ -96,6 +99,7 @@ class Expert:
         if isinstance(self._tensors, Path):
             with _open_tensors(self._tensors) as file:
                 tensors = {name: file.get(name) for name in wanted}
+            self._check_identity()
         else:
             tensors = {name: self._tensors[name] for name in wanted}
         for name, value in tensors.items():
@@ -115,6 +119,11 @@ class Expert:
         """Write it to a folder of its own."""
         write_tensors(folder / "expert.safetensors", self.tensors())
         write_json(folder / "expert.json", self.info)
+
+    def _check_identity(self) -> None:
+        """Refuse to read from a file that was replaced after the expert was opened, since the others are older."""
+        if isinstance(self._tensors, Path) and _identify(self._tensors) != self._identity:
+            raise RedxError(f"{self._tensors.parent} was changed while it was in use; load the model again.")
 
     def _build_bank(self, bank_id: BankId, config: BankConfig, base: Base) -> Bank:
         tensors = self.tensors(str(bank_id))
@@ -148,6 +157,15 @@ def _open_tensors(path: Path) -> AbstractContextManager[SafetensorsFile]:
     if not exists(path):
         raise RedxError(f"{path} {problem}; {advice}.")
     return open_safetensors(path, problem, advice, strict=True)
+
+
+def _identify(path: Path) -> tuple[int, ...] | None:
+    """Return what tells a file from one that replaces it; None where there is no file."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _usable(name: str, values: Tensor) -> Tensor:

@@ -40,8 +40,10 @@ from redx.models.backbones.tensor_names import (
 )
 from redx.models.encoder import build_encoder
 from redx.models.persistence import read_info
-from redx.runs.folder import DataFile, choose_seed, load, read_parts
+from redx.runs.folder import DataFile, choose_seed, load
+from redx.runs.parts import read_parts
 from redx.runs.pipeline import parts_of_test
+from redx.runs.transaction import consistently
 from redx.tasks import get_task
 
 # files of a seed that hold trained tensors
@@ -133,18 +135,7 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
     config, seed = choose_seed(folder, seed)
     out = check_target(out or Path(f"{folder.resolve().name}-seed-{seed}{SUFFIX}"))
     seed_folder = folder / f"seed-{seed}"
-    answers = answers_by_rule(read_parts(folder, seed))
-    tensors = {f"answers:{name}": _narrow(values) for name, values in answers.items()}
-    for path in sorted(seed_folder.rglob(f"*{SUFFIX}")):
-        name = path.relative_to(seed_folder).with_suffix("").as_posix()
-        if name.startswith(DATA_FILES):
-            continue
-        if not SEED_FILES.fullmatch(name):
-            raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
-        tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
-    json_paths = [*sorted(seed_folder.glob("experts/*/expert.json")), seed_folder / "model.json"]
-    read_info(seed_folder)  # so that nothing is exported that could not be restored
-    json_files = {path.relative_to(seed_folder).as_posix(): read_json(path, dict) for path in json_paths}
+    tensors, json_files = consistently(folder, seed_folder, lambda: _read_seed(folder, seed_folder, seed))
     hashes = read_json(folder / "data.json", DataFile, misfit="does not hold the hashes of data").sha256.get(str(seed))
     if hashes is None or "test" not in hashes:
         raise RedxError(f"{folder} is not finished with seed {seed}; finish it with `redx run` first.")
@@ -159,6 +150,22 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
         write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(info, config, json_files)))
     size = measure_file(tensor_entries(out).values(), out)
     return WrittenCheckpoint(out, size, size, [])
+
+
+def _read_seed(run: Path, folder: Path, seed: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the trained tensors of a seed with its answers, and its JSON files, as a checkpoint names them."""
+    answers = answers_by_rule(read_parts(run, seed).banks)
+    tensors = {f"answers:{name}": _narrow(values) for name, values in answers.items()}
+    for path in sorted(folder.rglob(f"*{SUFFIX}")):
+        name = path.relative_to(folder).with_suffix("").as_posix()
+        if name.startswith(DATA_FILES) or "/." in f"/{name}":
+            continue
+        if not SEED_FILES.fullmatch(name):
+            raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
+        tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
+    json_paths = [*sorted(folder.glob("experts/*/expert.json")), folder / "model.json"]
+    read_info(folder)  # so that nothing is exported that could not be restored
+    return tensors, {path.relative_to(folder).as_posix(): read_json(path, dict) for path in json_paths}
 
 
 def answers_by_rule(banks: Banks) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from redx.errors import RedxError
 from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.router import KEYS
-from redx.runs.folder import choose_seed, load_seed
+from redx.runs.folder import ask_model, choose_seed
 from redx.tasks import get_task
 from redx.training.features import embed_split
 
@@ -141,8 +141,15 @@ def diff_experts(
     if not added and not removed:
         raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
     config, seed = choose_seed(run, seed)
-    model = load_seed(run / f"seed-{seed}", config)
     raw = get_task(config.task).load(config, seed).test
+    return ask_model(run, seed, lambda model: _diff(model, raw, added, removed, rule, router) | {"seed": seed})
+
+
+def _diff(
+    model: Model, raw: Split, added: Sequence[Path], removed: Sequence[str], rule: str | None, router: str | None
+) -> dict[str, Any]:
+    """Return the comparison of one model before and after the change."""
+    config = model.config
     test = embed_split(config, model.base, raw)
     new = {expert.name: expert for expert in map(Expert.load, added)}
     names = [*model.experts.names, *new]
@@ -160,4 +167,4 @@ def diff_experts(
     texts = _texts(raw, [flip["row"] for flip in flips]) if get_task(config.task).text else []
     for flip, text in zip(flips, texts, strict=False):
         flip["text"] = text
-    return {"rule": rule or model.rule, "router": router or model.routing, "seed": seed} | comparison
+    return {"rule": rule or model.rule, "router": router or model.routing} | comparison

@@ -22,8 +22,8 @@ from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.persistence import read_base, read_info
 from redx.models.router import TrainedRouter
-from redx.runs.folder import choose_seed, load_seed, lock_run, write_parts
-from redx.runs.pipeline import parts_of_test
+from redx.runs.folder import choose_seed, load_seed, lock_run
+from redx.runs.pipeline import write_test_parts
 from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
 from redx.tasks import get_task
@@ -163,13 +163,7 @@ def edit_run(run: Path, seed: int | None = None) -> Iterator[Editing]:
         data = get_task(config.task).load(config, seed)
         with edit(folder) as transaction:
             yield Editing(model, transaction, data, seed)
-            _write_new_parts(transaction, model, data)
-
-
-def _write_new_parts(transaction: Transaction, model: Model, data: Data) -> None:
-    """Compute the parts of the test split for the experts that the model has now."""
-    model.route_by_keys_if_needed()  # until the router is retrained
-    write_parts(transaction.new("parts"), parts_of_test(model, data))
+            write_test_parts(transaction, model, data)
 
 
 def train_expert(
@@ -288,7 +282,7 @@ def retrain_router(
         with edit(seed_folder) as transaction:
             write_tensors(transaction.new("router.safetensors"), router.state_dict())
             write_json(transaction.new("model.json"), dataclasses.asdict(info))
-            _write_new_parts(transaction, retrained, data)
+            write_test_parts(transaction, retrained, data)
     return {"experts": list(names), "examples": len(train)}
 
 

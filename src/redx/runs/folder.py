@@ -16,29 +16,27 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from filelock import FileLock, Timeout
 from pydantic import Field
 
-from redx.composition.evaluation import Banks
-from redx.composition.parts import Parts
-from redx.config import BankId, RunConfig, StrictConfig
+from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
-from redx.io.files import write_json, write_tensors
-from redx.io.reading import check_path, exists, guarded, is_folder, read_json
+from redx.io.files import write_json
+from redx.io.reading import check_path, exists, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
 from redx.models.composed import Model
-from redx.models.persistence import load_model, read_domain_names
-from redx.runs.transaction import LOCK, consistently, recover
+from redx.models.persistence import load_model
+from redx.runs.transaction import LOCK, Value, consistently, recover
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
 from redx.tasks.arithmetic.solver import Executor, Solver
 
 log = logging.getLogger("redx")
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
-MAX_DOMAINS = 2**20  # where nothing says how many there are
-TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")  # names that `atomic_path` gives to unfinished files
+# names that `atomic_path` gives to unfinished files of a run
+TEMPORARY = re.compile(r"\..+\.(json|jsonl|html|md|svg|safetensors)\.[0-9a-f]{8}\.tmp")
+STARTED = re.compile(r"\.lock|\.config\.json\.[0-9a-f]{8}\.tmp")  # all that a run has made before its config.json
 
 
 class DataFile(StrictConfig):
@@ -70,10 +68,25 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     >>> model.predict(["What is 37 plus 12?"])  # doctest: +SKIP
     ['49']
     """
+    return ask_model(folder, seed, lambda model: model)
+
+
+def ask_model(folder: str | os.PathLike[str], seed: int | None, ask: Callable[[Model], Value]) -> Value:
+    """Return what `ask` returns for the model of a run, which is loaded anew if the run is changed meanwhile.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    seed
+        Which of its seeds; the first by default.
+    ask
+        Asks the model; it may be called more than once.
+    """
     run = Path(folder)
     config, seed = choose_seed(run, seed)
     seed_folder = run / f"seed-{seed}"
-    return consistently(run, seed_folder, lambda: load_seed(seed_folder, config))
+    return consistently(run, seed_folder, lambda: ask(load_seed(seed_folder, config)))
 
 
 def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Solver:
@@ -129,43 +142,6 @@ def read_config(folder: Path) -> RunConfig:
     )
 
 
-def read_parts(folder: Path, seed: int) -> Banks:
-    """Return the parts of every bank on the test split of one seed."""
-    paths = sorted((folder / f"seed-{seed}" / "parts").glob("*.safetensors"))
-    if not paths:
-        raise RedxError(f"{folder} holds no parts of seed {seed}; finish the run with `redx run` first.")
-    seed_folder = folder / f"seed-{seed}"
-    domains = len(read_domain_names(seed_folder)) if exists(seed_folder / "model.json") else MAX_DOMAINS
-    parts = {}
-    for path in paths:
-        tensors = read_tensors(path)
-        with guarded(path, "does not hold parts", "delete it and repeat the run"):
-            parts[BankId.parse(path.stem.replace("-", "/", 1))] = _check_parts(Parts(**tensors), domains)
-    if len({len(record) for record in parts.values()}) > 1:
-        raise RedxError(f"The parts in {paths[0].parent} are of different examples; delete them and repeat the run.")
-    return parts
-
-
-def _check_parts(parts: Parts, domains: int) -> Parts:
-    """Return parts from a file, or raise an error where types, labels or domains cannot be those of a run."""
-    outputs, indices = (parts.base, parts.residuals, parts.gates), (parts.labels, parts.domains)
-    if {tensor.dtype for tensor in outputs} - {torch.float32} or {tensor.dtype for tensor in indices} - {torch.int64}:
-        raise ValueError("tensors of other types")
-    _, experts, classes = parts.residuals.shape
-    inside = classes == 1 or bool(((parts.labels >= 0) & (parts.labels < classes)).all())
-    if not len(parts) or not experts or not classes or not inside:
-        raise ValueError("no examples, or labels that are no classes")
-    if not bool(((parts.domains >= 0) & (parts.domains < domains)).all()):
-        raise ValueError("domains that the run does not have")
-    return parts
-
-
-def write_parts(folder: Path, banks: Banks) -> None:
-    """Write the parts of every bank into a folder."""
-    for (form, name), parts in banks.items():
-        write_tensors(folder / f"{form}-{name}.safetensors", vars(parts))
-
-
 class SeedFolder:
     """The folder of one seed: its stages, each computed once.
 
@@ -182,9 +158,19 @@ class SeedFolder:
             misfit = "does not hold the seconds of finished stages"
             self.done = read_json(folder / "stages.json", dict[str, Seconds], misfit=misfit)
 
-    def stage(self, name: str, compute: Callable[[], None]) -> None:
-        """Run a stage that writes its files, unless it is done; an interrupted stage starts again from its seed."""
-        if name in self.done:
+    def stage(self, name: str, compute: Callable[[], None], file: Path | None = None) -> None:
+        """Run a stage that writes its files, unless it is done; an interrupted stage starts again from its seed.
+
+        Parameters
+        ----------
+        name
+            Name of the stage.
+        compute
+            Computes the stage and writes its files.
+        file
+            The file that the stage writes; a stage whose file was deleted is not done.
+        """
+        if name in self.done and (file is None or file.exists()):
             return
         start = time.perf_counter()
         log.info("%s: stage %s starts", self.folder.name, name)
@@ -216,7 +202,8 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
         ) from error
     try:
         _check_settings(folder, config)
-        _clean_up(folder)
+        if _is_own(folder):
+            _clean_up(folder)
         write_json(folder / "config.json", config.model_dump(mode="json"))
         with _log_to(folder / "run.log"):
             yield
@@ -224,15 +211,23 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
         lock.release(force=True)
 
 
+def _is_own(folder: Path) -> bool:
+    """Return whether a folder that `_check_settings` accepted holds a run, or only what a run begins with."""
+    entries = [path.name for path in folder.iterdir()]
+    return "config.json" in entries or all(STARTED.fullmatch(name) for name in entries)
+
+
 def _clean_up(folder: Path) -> None:
     """Complete a change that a killed process had committed, and delete files that one was writing."""
-    for seed_folder in folder.glob("seed-*"):
+    seeds = [path for path in folder.glob("seed-*") if re.fullmatch(r"seed-\d+", path.name) and path.is_dir()]
+    for seed_folder in seeds:
         recover(seed_folder)
-    own = [folder, folder / "figures", *folder.glob("seed-*"), *folder.glob("seed-*/parts")]
-    for parent in [*own, *folder.glob("seed-*/experts/*")]:
-        for path in parent.glob(".*.tmp"):
+    experts = [path for seed_folder in seeds for path in seed_folder.glob("experts/*")]
+    for parent in [folder, folder / "figures", *seeds, *experts]:
+        for path in [] if parent.is_symlink() else parent.glob(".*.tmp"):
             if TEMPORARY.fullmatch(path.name) and path.is_file():
-                path.unlink()
+                with contextlib.suppress(OSError):  # what is left over does no harm
+                    path.unlink()
 
 
 class PrintableFormatter(logging.Formatter):
@@ -246,6 +241,7 @@ class PrintableFormatter(logging.Formatter):
 def _log_to(path: Path) -> Iterator[None]:
     try:
         handler = logging.FileHandler(path)
+        handler.handleError = lambda record: None  # a full disk ends the run by the files that matter
     except OSError as error:
         raise RedxError(f"Cannot write {path} ({error.strerror}); move away what is there.") from error
     handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(message)s"))
@@ -258,7 +254,8 @@ def _log_to(path: Path) -> Iterator[None]:
         raise
     finally:
         log.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()
 
 
 def _check_settings(folder: Path, config: RunConfig) -> None:

@@ -34,12 +34,13 @@ from redx.models.base import Base
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
-from redx.models.persistence import read_domain_names
 from redx.report.content import Study
 from redx.report.page import check_packages
-from redx.runs.folder import SeedFolder, load, load_seed, lock_run, read_parts, write_parts
+from redx.runs.folder import SeedFolder, load, load_seed, lock_run
+from redx.runs.parts import StoredParts, are_complete, read_parts, write_parts
 from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
+from redx.runs.transaction import Transaction, edit
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import train_decomposer
 from redx.training.banks import train_jointly, train_pooled
@@ -150,8 +151,13 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
         write_json(folder / "model.json", dataclasses.asdict(info))
 
     def stage(name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        stages.stage(name, lambda: write_tensors(folder / f"{name}.safetensors", compute()))
-        return read_tensors(folder / f"{name}.safetensors")
+        file = folder / f"{name}.safetensors"
+        stages.stage(name, lambda: write_tensors(file, compute()), file)
+        return read_tensors(file)
+
+    def write_all_parts() -> None:
+        with edit(folder) as transaction:
+            write_test_parts(transaction, load_seed(folder, config), data)
 
     encoder = build_encoder(config)
     if encoder.reads_text:
@@ -159,6 +165,8 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
     base = Base.from_tensors(stage("base", lambda: train_base(config, data, seed).tensors()), encoder)
     shared = SharedData.from_tensors(stage("shared", lambda: select_shared(data, config, seed).tensors()))
     if "parts" in stages.done:
+        if not are_complete(folder.parent, seed):
+            write_all_parts()
         return stages.done
     embedded: list[EmbeddedSplits] = []
     stages.stage("features", lambda: embedded.append(embed_splits(config, base, data, shared, seed)))
@@ -182,7 +190,7 @@ def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[s
         stage("integration", lambda: _train_jointly(folder, config, splits.train, seed))
     if config.decomposer != "none":
         stage("decomposer", lambda: train_decomposer(config.decomposer, seed, config.backbone).tensors())
-    stages.stage("parts", lambda: write_parts(folder / "parts", parts_of_test(load_seed(folder, config), data)))
+    stages.stage("parts", write_all_parts)
     return stages.done
 
 
@@ -207,6 +215,12 @@ def parts_of_test(model: Model, data: Data) -> Banks:
     return {bank_id: model.parts_of(test.inputs, bank_id, test.labels, domains) for bank_id in model.banks}
 
 
+def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None:
+    """Compute the parts of the test split for the experts that a model has now, and write them on commit."""
+    model.route_by_keys_if_needed()  # until the router is retrained
+    write_parts(transaction.new("parts"), parts_of_test(model, data), model.domain_names, len(model.experts))
+
+
 def _conclude(
     config: RunConfig, folder: Path, data: dict[int, Data], stage_seconds: dict[int, dict[str, float]], start: float
 ) -> Run:
@@ -216,10 +230,9 @@ def _conclude(
     parts = {seed: read_parts(folder, seed) for seed in config.seeds}
     rows: list[Row] = []
     with progress("evaluation", len(parts)) as advance:
-        for seed, banks in parts.items():
+        for seed, stored in parts.items():
             sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
-            names = read_domain_names(folder / f"seed-{seed}")
-            rows += evaluate(banks, task=config.task, seed=seed, domains=names, **sweep)
+            rows += evaluate(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep)
             advance(1)
     evaluated = time.perf_counter()
     study = _study(config, folder, data, parts)
@@ -242,7 +255,7 @@ def _conclude(
         },
         "domains": list(first.domains),
         "rules": summarise(rows, config.main, len(first.test)),
-        "router": {"accuracy": fmean(_router_accuracy(banks) for banks in parts.values())},
+        "router": {"accuracy": fmean(_router_accuracy(stored.banks) for stored in parts.values())},
         "study": study.facts if study else {},
         "cost": {
             "seconds": {**seconds, "total": sum(seconds.values())},
@@ -260,7 +273,7 @@ def _conclude(
     return Run(folder, summary)
 
 
-def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[int, Banks]) -> Study | None:
+def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[int, StoredParts]) -> Study | None:
     """Return the task's own experiments; they run once for these seeds and are read from disk afterwards."""
     module = get_task(config.task).study
     if module is None or config.study == "none":
@@ -268,7 +281,8 @@ def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[i
     study = read_study(folder)
     if study is None or study.facts.get("seeds") != list(config.seeds):
         models = {seed: load(folder, seed) for seed in config.seeds}
-        study = importlib.import_module(module).study(config, data, models, parts)
+        banks = {seed: stored.banks for seed, stored in parts.items()}
+        study = importlib.import_module(module).study(config, data, models, banks)
         write_json(folder / "study.json", dataclasses.asdict(study))
     return study
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -74,9 +74,12 @@ class Transaction:
         """Make the change; afterwards the folder is as if it had been made in one step."""
         version = read_version(self.folder) + 1
         write_json(self.new(STATE), {"version": version})
-        for path in (self.folder / SCRATCH).rglob("*"):
-            if path.is_dir():
-                sync_folder(path)
+        try:
+            for path in [*(self.folder / SCRATCH).rglob("*"), self.folder / SCRATCH, self.folder]:
+                if path.is_dir():
+                    sync_folder(path)
+        except OSError as error:
+            raise RedxError(f"Cannot write to {self.folder} ({error.strerror}); nothing was changed.") from error
         write_json(self.folder / JOURNAL, {"moves": self._moves})
         recover(self.folder)
 
@@ -90,7 +93,8 @@ def edit(folder: Path) -> Iterator[Transaction]:
         transaction.commit()
     except BaseException:
         if not exists(folder / JOURNAL):
-            _remove(folder / SCRATCH)
+            with suppress(RedxError):  # the next writer removes what is left
+                _remove(folder / SCRATCH)
         raise
 
 
@@ -105,14 +109,15 @@ def recover(folder: Path) -> None:
                 raise ValueError("a path that leaves the folder")
             for move, names in with_kind:
                 move(folder, *names)
+            for parent in {(folder / names[-1]).parent for _, names in with_kind} | {folder}:
+                sync_folder(parent)
+            journal.unlink()
         except (KeyError, TypeError, ValueError) as error:
             raise RedxError(f"{journal} is damaged; {RESTORE}.") from error
         except OSError as error:
             raise RedxError(
                 f"Cannot complete a change in {folder} ({error.strerror}); fix its permissions and repeat the command."
             ) from error
-        sync_folder(folder)
-        journal.unlink()
     _remove(folder / SCRATCH)
 
 
@@ -120,11 +125,11 @@ def _replace(folder: Path, relative: str) -> None:
     new, old, target = (folder / SCRATCH / "new" / relative, folder / SCRATCH / "old" / relative, folder / relative)
     if not os.path.lexists(new):
         return  # done before
-    if os.path.lexists(target):
+    if target.is_dir():  # a file is replaced in one step
         old.parent.mkdir(parents=True, exist_ok=True)
         os.rename(target, old)
     target.parent.mkdir(parents=True, exist_ok=True)
-    os.rename(new, target)
+    os.replace(new, target)
 
 
 def _move(folder: Path, source: str, target: str) -> None:
@@ -138,8 +143,12 @@ _MOVES: dict[str, Callable[..., None]] = {"replace": _replace, "move": _move}
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
+    if not path.is_dir() or path.is_symlink():
+        return
+    try:
         shutil.rmtree(path)
+    except OSError as error:
+        raise RedxError(f"Cannot delete {path} ({error.strerror}); fix its permissions.") from error
 
 
 def read_version(folder: Path) -> int:

@@ -326,18 +326,14 @@ def _first_line(error: BaseException) -> str:
 
 
 def hash_model(folder: Path) -> str:
-    """Return a short fingerprint of what a model computes.
+    """Return a short fingerprint of the model in a folder, over its configuration, its tokenizer and all its weights.
 
-    Parameters
-    ----------
-    folder
-        The folder of the model.
+    Entries of its files that only name the version that wrote them do not change it.
 
     Returns
     -------
     str
-        A hash over its configuration, its tokenizer and all its weights. Entries that only name the version that wrote
-        a file do not change it.
+        16 hexadecimal digits.
     """
     hasher = hashlib.blake2b(digest_size=8)
     for path in sorted(folder.iterdir()):

@@ -1,4 +1,4 @@
-"""Sections of the report: the headline states gain and loss alike."""
+"""The headline of the report states gain and loss alike."""
 
 from __future__ import annotations
 

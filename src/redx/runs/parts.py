@@ -1,0 +1,157 @@
+"""The parts of a seed on disk: one file per bank, and each file tells which set it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redx.composition.evaluation import Banks
+from redx.composition.parts import Parts
+from redx.config import BankId, StrictConfig
+from redx.errors import RedxError
+from redx.io.files import write_tensors
+from redx.io.reading import guarded, parse_json
+from redx.io.safetensors_files import open_safetensors, read_tensors
+from redx.models.persistence import read_domain_names
+from redx.runs.transaction import consistently
+
+KEY = "redx.parts"  # of the metadata of each file
+
+
+class SetInfo(StrictConfig):
+    """What every file of a set says about the set."""
+
+    domains: list[str]
+    experts: int
+    banks: list[str]
+    set: str
+
+
+@dataclass(frozen=True)
+class StoredParts:
+    """The parts of all banks on the test split of one seed.
+
+    Attributes
+    ----------
+    banks
+        The parts by bank.
+    domains
+        Names of the domains as the parts count them: the experts, then domains without an expert.
+    """
+
+    banks: Banks
+    domains: tuple[str, ...]
+
+
+def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int) -> None:
+    """Write the parts of every bank into a folder.
+
+    Parameters
+    ----------
+    folder
+        The folder, which must not hold other parts.
+    banks
+        The parts by bank.
+    domains
+        Names of the domains as the parts count them.
+    experts
+        How many of the domains, the first ones, have an expert.
+    """
+    about = {"domains": list(domains), "experts": experts, "banks": sorted(map(_file_name, banks))}
+    set_id = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
+    for parts in banks.values():
+        for tensor in vars(parts).values():
+            set_id.update(tensor.detach().cpu().contiguous().numpy())
+    text = json.dumps(about | {"set": set_id.hexdigest()})
+    for bank_id, parts in banks.items():
+        write_tensors(folder / _file_name(bank_id), vars(parts), {KEY: text})
+
+
+def read_parts(folder: Path, seed: int) -> StoredParts:
+    """Return the parts of every bank on the test split of one seed, all from the same state of the run.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    seed
+        Which seed of the run.
+
+    Raises
+    ------
+    RedxError
+        If there are none, if some are missing, or if they belong to different sets.
+    """
+    seed_folder = folder / f"seed-{seed}"
+    return consistently(folder, seed_folder, lambda: _read_parts(folder, seed_folder))
+
+
+def are_complete(folder: Path, seed: int) -> bool:
+    """Return whether the parts of a seed can be read."""
+    try:
+        read_parts(folder, seed)
+    except RedxError:
+        return False
+    return True
+
+
+def _read_parts(run: Path, seed_folder: Path) -> StoredParts:
+    folder = seed_folder / "parts"
+    paths = sorted(folder.glob("*.safetensors"))
+    if not paths:
+        number = seed_folder.name.removeprefix("seed-")
+        raise RedxError(f"{run} holds no parts of seed {number}; finish the run with `redx run` first.")
+    about = [_read_about(path) for path in paths]
+    if any(one != about[0] for one in about):
+        raise RedxError(f"The files in {folder} belong to different states of the run; repeat the `redx run`.")
+    if about[0] and (missing := sorted(set(about[0]["banks"]) - {path.name for path in paths})):
+        raise RedxError(f"{folder} lacks {missing[0]}, so its rules would be incomplete; repeat the `redx run`.")
+    if about[0] and (unknown := sorted({path.name for path in paths} - set(about[0]["banks"]))):
+        raise RedxError(f"{folder / unknown[0]} does not belong to the others; delete it.")
+    domains = tuple(about[0]["domains"]) if about[0] else read_domain_names(seed_folder)
+    banks = {}
+    for path in paths:
+        tensors = read_tensors(path)
+        with guarded(path, "does not hold parts", "delete it and repeat the run"):
+            banks[_bank_id(path)] = _check_parts(Parts(**tensors), len(domains))
+    if len({len(parts) for parts in banks.values()}) > 1:
+        raise RedxError(f"The parts in {folder} are of different examples; delete them and repeat the run.")
+    return StoredParts(banks, domains)
+
+
+def _check_parts(parts: Parts, domains: int) -> Parts:
+    """Return parts from a file, or raise an error where types, labels or domains cannot be those of a run."""
+    outputs, indices = (parts.base, parts.residuals, parts.gates), (parts.labels, parts.domains)
+    if {tensor.dtype for tensor in outputs} - {torch.float32} or {tensor.dtype for tensor in indices} - {torch.int64}:
+        raise ValueError("tensors of other types")
+    _, experts, classes = parts.residuals.shape
+    inside = classes == 1 or bool(((parts.labels >= 0) & (parts.labels < classes)).all())
+    if not len(parts) or not experts or not classes or not inside:
+        raise ValueError("no examples, or labels that are no classes")
+    if not bool(((parts.domains >= 0) & (parts.domains < domains)).all()):
+        raise ValueError("domains that the run does not have")
+    return parts
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    """Return what a file says about its set; nothing for a file of an older version."""
+    with open_safetensors(path, "is truncated or not a safetensors file", "delete it and repeat the run") as file:
+        text = file.metadata.get(KEY)
+    if not text:
+        return {}
+    with guarded(path, "has damaged metadata", "delete it and repeat the run"):
+        return SetInfo.model_validate(parse_json(text)).model_dump()
+
+
+def _file_name(bank_id: BankId) -> str:
+    return f"{bank_id.form}-{bank_id.name}.safetensors"
+
+
+def _bank_id(path: Path) -> BankId:
+    return BankId.parse(path.stem.replace("-", "/", 1))

@@ -1,0 +1,205 @@
+"""Run a command in a forked child that fails at its n-th change of a file.
+
+An audit hook sees every change that Python makes: files that are opened for writing, renamed or deleted, and folders
+that are made or removed. `os.fsync` and the writer of safetensors, which audit hooks do not see, are wrapped.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+CREATING = ("open", "os.mkdir", "os.fsync", "save_file")  # what a full disk refuses
+CHANGING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod")
+CRASHED = 99  # exit code of a child that was stopped
+MODES = {
+    "exit": "the process is gone before the operation",
+    "raise": "an exception that nothing catches is raised before the operation",
+    "power": "the machine goes down: files that were not flushed to disk lose their second half",
+    "full": "from this operation on, the disk is full",
+    "readonly": "from this operation on, the disk is read-only",
+}
+
+
+class Crash(BaseException):
+    """Stops a command; nothing catches it."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended.
+
+    Attributes
+    ----------
+    code, out, err
+        Its exit code and what it printed.
+    operations
+        The changes that it made or was about to make, in order.
+    """
+
+    code: int
+    out: str
+    err: str
+    operations: list[str]
+
+
+class Faults:
+    """Counts the changes below a folder, and fails at one of them.
+
+    Parameters
+    ----------
+    root
+        Changes outside this folder are not counted.
+    at
+        Number of the operation to fail at; a negative number for none.
+    mode
+        A key of `MODES`.
+    """
+
+    def __init__(self, root: Path, at: int, mode: str) -> None:
+        self.root, self.at, self.mode = str(root), at, mode
+        self.operations: list[str] = []
+        self.unsynced: set[str] = set()
+        self.active = True
+
+    def install(self) -> None:
+        """Watch this process from now on; it cannot be undone."""
+        import safetensors.torch as writer
+
+        fsync, save_file = os.fsync, writer.serialize_file  # pyright: ignore[reportPrivateImportUsage]
+
+        def watched_fsync(descriptor: int) -> None:
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            self._before("os.fsync", path)
+            fsync(descriptor)
+            self.unsynced.discard(path)
+
+        def watched_save_file(tensors: Any, filename: Any, *rest: Any, **more: Any) -> None:
+            self._before("save_file", str(filename))
+            self.unsynced.add(str(filename))
+            save_file(tensors, filename, *rest, **more)
+
+        os.fsync = watched_fsync
+        writer.serialize_file = watched_save_file  # pyright: ignore[reportPrivateImportUsage]
+        sys.addaudithook(self._hook)
+
+    def _hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.active or (event != "open" and event not in CHANGING):
+            return
+        if event == "open" and (isinstance(args[0], int) or not args[2] & WRITES):
+            return
+        if self._in_folder(args):  # relative to an open folder, as rmtree does
+            self._before(event, f"…/{os.fsdecode(args[0])}")
+            return
+        path = os.path.abspath(os.fsdecode(args[0]))
+        if not path.startswith(self.root):
+            return
+        self._before(event, path)
+        if event == "open":
+            self.unsynced.add(path)
+        elif event == "os.rename":
+            target = os.path.abspath(os.fsdecode(args[1]))
+            moved = {name for name in self.unsynced if name == path or name.startswith(f"{path}/")}
+            self.unsynced = (self.unsynced - moved - {target}) | {target + name.removeprefix(path) for name in moved}
+
+    @staticmethod
+    def _in_folder(args: tuple[Any, ...]) -> bool:
+        return len(args) == 2 and isinstance(args[1], int) and args[1] >= 0 and not os.path.isabs(os.fsdecode(args[0]))
+
+    def _before(self, event: str, path: str) -> None:
+        """Record an operation, and fail where it is time."""
+        self.operations.append(f"{event} {path.removeprefix(self.root)}")
+        number = len(self.operations) - 1
+        if self.at < 0 or number < self.at:
+            return
+        if self.mode == "full":
+            if event in CREATING:
+                self._refuse(errno.ENOSPC, event)
+            return
+        if self.mode == "readonly":
+            self._refuse(errno.EROFS, event)
+        if number > self.at:
+            return  # the clean-up after an exception
+        if self.mode == "raise":
+            raise Crash
+        self.active = False
+        if self.mode == "power":
+            for name in self.unsynced:
+                if os.path.isfile(name):
+                    os.truncate(name, os.path.getsize(name) // 2)
+        os._exit(CRASHED)
+
+    def _refuse(self, number: int, event: str) -> None:
+        if event == "save_file":
+            from safetensors import SafetensorError
+
+            raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(number)}")
+        raise OSError(number, os.strerror(number))
+
+
+def run_child(words: list[str], root: Path, at: int = -1, mode: str = "exit") -> Ended:
+    """Run a command of redx in a forked child, inside a folder, with one fault.
+
+    Parameters
+    ----------
+    words
+        The words of the command.
+    root
+        The working directory, below which changes are counted.
+    at
+        Number of the operation to fail at; a negative number for none.
+    mode
+        A key of `MODES`.
+    """
+    beside = root.with_name(f"{root.name}.child")
+    beside.mkdir(exist_ok=True)
+    files = [beside / name for name in ("out", "err", "operations")]
+    child = os.fork()
+    if child == 0:
+        _be_child(words, root, Faults(root, at, mode), files)
+    _, status = os.waitpid(child, 0)
+    out, err, operations = (path.read_text() for path in files)
+    return Ended(os.waitstatus_to_exitcode(status), out, err, operations.splitlines())
+
+
+def _be_child(words: list[str], root: Path, faults: Faults, files: list[Path]) -> None:
+    code = 1
+    out, err, record = (os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) for path in files)
+    try:
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        os.chdir(root)
+        faults.install()
+        code = run_command(words)
+    except Crash:
+        code = CRASHED
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        faults.active = False
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(record, "\n".join(faults.operations).encode())
+        os._exit(code)
+
+
+def run_command(words: list[str]) -> int:
+    """Run a command of redx in this process, and return its exit code."""
+    import redx.cli
+
+    if isinstance(redx.cli.app, typer.Typer):
+        redx.cli.app = typer.main.get_command(redx.cli.app)  # built once, since that takes long
+    try:
+        redx.cli.main(words)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    return 0
