@@ -20,6 +20,7 @@ from redx.data.arrays import read_arrays
 from redx.data.tables import name_value, read_table
 from redx.errors import RedxError
 from redx.io.feature_cache import FeatureCache, cached_rows
+from redx.models.backbones import hub
 from redx.models.expert import Expert
 from redx.runs.folder import SeedFolder
 from redx.runs.parts import read_parts
@@ -220,3 +221,21 @@ def test_names_that_no_folder_can_have(tmp_path: Path) -> None:
         with pytest.raises(RedxError):
             redx.run("features", "quick", out=tmp_path / out, file=str(tmp_path / "x.npz"), study="none")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["run.log"]
+
+
+def test_a_backbone_of_the_same_size_but_other_bytes_is_made_again(own_cache: Path) -> None:
+    source = hub.EmbeddedModel("none==1", "none/model.safetensors", hub.EMBEDDED["minilm-l6"].digest, 100)
+    target = own_cache / "backbones" / "tiny"
+    target.mkdir(parents=True)
+    (target / "config.json").write_text("{}")
+    note = {"package": source.package, "sha256": source.digest.value, "files": {"config.json": 2}}
+    (target / "redx.json").write_text(json.dumps(note))  # as an older version wrote it, without checksums
+
+    def fail(*_: object) -> None:
+        raise OSError("made again")
+
+    assert hub.model_folder("tiny", {"tiny": source}, fail) == target
+    assert "checksums" in json.loads((target / "redx.json").read_text())
+    (target / "config.json").write_text("[]")
+    with pytest.raises(RedxError, match=r"could not be fetched .*made again"):
+        hub.model_folder("tiny", {"tiny": source}, fail)

@@ -122,7 +122,13 @@ def read_info(folder: Path) -> ModelInfo:
 
 def read_base(folder: Path, config: RunConfig) -> Base:
     """Return the frozen base of a seed."""
-    return Base.from_tensors(read_tensors(folder / "base.safetensors"), build_encoder(config))
+    path = folder / "base.safetensors"
+    tensors = read_tensors(path)
+    encoder = build_encoder(config)
+    try:
+        return Base.from_tensors(tensors, encoder)
+    except RedxError as error:
+        raise RedxError(str(error).replace("The file of the base", str(path))) from error
 
 
 def read_domain_names(folder: Path) -> tuple[str, ...]:

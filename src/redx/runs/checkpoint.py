@@ -31,13 +31,7 @@ from redx.io.reading import parse_json, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
 from redx.models.backbones import hub
-from redx.models.backbones.tensor_names import (
-    SUFFIX,
-    hash_backbone_files,
-    layer_stack,
-    locate_tensor,
-    open_backbone,
-)
+from redx.models.backbones.tensor_names import SUFFIX, hash_backbone_files, layer_stack, locate_tensor, open_backbone
 from redx.models.encoder import build_encoder
 from redx.models.persistence import read_info
 from redx.runs.folder import DataFile, choose_seed, load
