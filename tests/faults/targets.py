@@ -116,16 +116,9 @@ def make_targets(material: Material) -> list[Target]:
                 material.model.predict(rows)
 
     def measure(_: Random) -> None:
-<<<<<<< ours
         stored = read_parts(run, 0)
         banks = stored.banks
         evaluate(banks, task="features", seed=0, domains=stored.domains, rules=["red"], kinds=["swap"], levels=[0.5])
-=======
-        read_domain_names(seed)
-        stored = read_parts(run, 0)
-        banks, names = stored.banks, stored.domains
-        evaluate(banks, task="features", seed=0, domains=names, rules=["red"], kinds=["swap"], levels=[0.5])
->>>>>>> theirs
         for rule, _bank, parts in match_banks(banks, ["moe"]):
             certify(rule, parts)
 

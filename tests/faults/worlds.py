@@ -28,9 +28,7 @@ LEFTOVERS = re.compile(r"\.edit|\.journal\.json|\..+\.tmp")
 VOLATILE = ("run.log", "stages.json", "state.json", "summary.json", "report.html", "report.md")  # times are in them
 FEW = ["--set", 'noise=["swap"]', "--set", "levels=[1.0]", "--set", "epsilons=[1.0]"]
 EPOCHS = ["--max-epochs-base", "2", "--max-epochs-experts", "1", "--max-epochs-router", "1"]
-FEATURES = re.compile(
-    r"[0-9a-f]{32}\.(npy|sums\.json)"
-)  # in the cache, whether a command fails or not
+FEATURES = re.compile(r"[0-9a-f]{32}\.(npy|sums\.json)")  # in the cache, whether a command fails or not
 State = dict[str, str]  # hash of each file, by path
 
 
