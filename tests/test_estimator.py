@@ -247,7 +247,7 @@ def test_refusals_say_what_to_do(fitted: RedClassifier, blobs: tuple[np.ndarray,
         classifier.add_expert(X, y, "west")
     with pytest.raises(RedxError, match="no expert 'west'"):
         classifier.remove_expert("west")
-    with pytest.raises(ValueError, match="one domain only"):
+    with pytest.raises(ValueError, match="only one domain"):
         RedClassifier().fit(X, y, domains=["x"] * len(X))
     with pytest.raises(ValueError, match="fit anew with this rule"):
         classifier.set_params(rule="moe").predict(X)
@@ -311,17 +311,3 @@ def test_texts_with_a_backbone(qwen: Path, tmp_path: Path, monkeypatch: pytest.M
     for wrong in ("plus", [1, 2], [], np.ones((3, 2))):
         with pytest.raises(ValueError, match="sequence of texts"):
             classifier.predict(wrong)
-
-
-def test_without_scikit_learn_everything_else_works() -> None:
-    code = """
-import sys
-sys.modules["sklearn"] = None
-from redx import *
-try:
-    from redx import RedClassifier
-except RedxError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
-    assert "redx[sklearn]" in done.stdout

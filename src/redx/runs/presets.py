@@ -137,4 +137,4 @@ def reproduce(config: RunConfig) -> tuple[str, list[str]]:
     expressible = {path: value for path, value in left.items() if path in known and value is not ...}
     for path, value in expressible.items():
         words += ["--set", f"{path}={json.dumps(value)}"]
-    return shlex.join(words), sorted({path.split(".")[0] for path in set(left) - set(expressible)})
+    return shlex.join(words), sorted(set(left) - set(expressible))
