@@ -177,10 +177,11 @@ class FeatureCache:
                 write_checksums(Path(scratch, f"{name}{CHECKSUMS}"), [Path(scratch, file_name) for file_name in files])
                 for file_name in (f"{name}{CHECKSUMS}", *files):  # the index last: with it the shard counts
                     os.replace(Path(scratch, file_name), self.folder / file_name)
-        except OSError as error:
-            with suppress(OSError):
-                (self.folder / f"{name}.npy").unlink()
-            raise _cannot_write(self.folder, error) from error
+        except (OSError, RedxError) as error:  # the latter from `write_checksums`, which names a temporary file
+            for unused in (f"{name}.npy", f"{name}{CHECKSUMS}"):
+                with suppress(OSError):
+                    (self.folder / unused).unlink()
+            raise _cannot_write(self.folder, error.__cause__ or error) from error
 
     def _find_entries(self, texts: Sequence[str]) -> numpy.ndarray:
         """Return the entry of each text in the index, (N,); -1 where it has none."""
@@ -316,6 +317,6 @@ def _write_rows(path: Path, rows: int, batches: Iterable[Tensor]) -> None:
         write_checksums(path.with_suffix(CHECKSUMS), [temporary], [path.name])
 
 
-def _cannot_write(folder: Path, error: OSError) -> RedxError:
-    reason = error.strerror or error
+def _cannot_write(folder: Path, error: BaseException) -> RedxError:
+    reason = getattr(error, "strerror", None) or error
     return RedxError(f"Cannot write to {folder} ({reason}); free space or set REDX_CACHE to another folder.")
