@@ -62,6 +62,8 @@ def _to_bank_id(value: Any) -> Any:
 
 
 BankKey = Annotated[BankId, BeforeValidator(_to_bank_id), PlainSerializer(str, return_type=str)]  # a string in JSON
+ScoreName = Literal["ownership", "answer", "both", "gain", "all"]  # of `redx.composition.confidence`
+DEFAULT_RISK = 0.01
 NoiseName = Literal["swap", "blur", "jitter", "drop", "permute"]
 
 
@@ -124,6 +126,9 @@ class BankConfig(StrictConfig):
     of: BankKey | None = Field(default=None, description="use the experts of this bank instead of training new ones")
     owned: bool = Field(
         default=False, description="an expert is active only where its ownership score exceeds its cut-off"
+    )
+    controlled: bool = Field(
+        default=False, description="an expert contributes only where its confidence exceeds the cut-off of risk control"
     )
     training: TrainingConfig = TrainingConfig()
 
@@ -294,6 +299,24 @@ class RunConfig(StrictConfig):
     integrate: bool = Field(
         default=False, description="stage 4: train plain residual experts and router together, on pooled data"
     )
+    risk: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="largest harm of the worst router: share of examples that the base answers correctly and RED may "
+        "not; without it 0.01, or the smallest that the calibration examples support",
+    )
+    confidence: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="probability with which the risk is kept; without it, it is kept on average",
+    )
+    score: ScoreName = Field(
+        default="both",
+        description="an expert's confidence: log-odds of its domain (ownership), of its answer (answer), their sum "
+        "(both), its answer less the base's (gain), or ownership and gain (all)",
+    )
     noise: tuple[NoiseName, ...] = Field(
         default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to evaluate"
     )
@@ -306,6 +329,16 @@ class RunConfig(StrictConfig):
     def of_form(self, *forms: str) -> dict[BankId, BankConfig]:
         """Return the settings of the banks of these forms, by bank."""
         return {bank_id: bank for bank_id, bank in self.banks.items() if bank_id.form in forms}
+
+    @property
+    def has_ownership(self) -> bool:
+        """Whether the experts have ownership scores."""
+        return any(bank.owned or bank.controlled for bank in self.banks.values())
+
+    @property
+    def controlled_bank(self) -> BankId | None:
+        """The bank whose experts contribute above the cut-off of risk control, if there is one."""
+        return next((bank_id for bank_id, bank in self.banks.items() if bank.controlled), None)
 
     def main_bank(self, form: str) -> BankId:
         """Return the bank that a rule of this form reads by default; its name is empty if there is none."""

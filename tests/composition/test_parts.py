@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
 
 from helpers.parts import draw_parts
-from redx.composition.parts import Parts, predicted_classes
+from redx.composition.evaluation import certify
+from redx.composition.parts import Cutoffs, Parts, predicted_classes
+from redx.composition.rules import compose, get_rule
 from redx.errors import RedxError
 
-NAMES = [field.name for field in fields(Parts)]
+NAMES = ["base", "residuals", "gates", "labels", "domains"]
 
 
 def same(one: Parts, other: Parts) -> bool:
@@ -89,3 +91,57 @@ def test_the_predicted_class_has_the_highest_score_and_a_regression_is_rounded()
     assert predicted_classes(torch.tensor([[0.0, 2.0, 1.0], [3.0, 3.0, 0.0]])).tolist() == [1, 0]
     assert predicted_classes(torch.tensor([[1.6], [-0.7]])).tolist() == [2, -1]
     assert predicted_classes(torch.zeros(2, 3, 4)).shape == (2, 3)
+
+
+def test_residuals_at_or_below_the_cutoff_are_zero() -> None:
+    parts = draw_parts(examples=40)
+    sure = parts.gates.round()
+    cut = replace(parts, confidences=sure, cutoffs=Cutoffs(simplex=0.0, box=1.0))
+    for region, cutoff in (("simplex", 0.0), ("box", 1.0)):
+        above = cut.above_cutoff(region)
+        assert above.cutoffs is None
+        assert torch.equal(above.residuals[sure > cutoff], parts.residuals[sure > cutoff])
+        assert not bool(above.residuals[sure <= cutoff].any())
+    assert same(cut.above_cutoff("simplex").only(slice(3, 9)), cut.only(slice(3, 9)).above_cutoff("simplex"))
+
+
+def test_an_infinite_cutoff_leaves_the_base_bit_for_bit() -> None:
+    parts = draw_parts(examples=40)
+    silent = replace(parts, confidences=parts.gates, cutoffs=Cutoffs(torch.inf, torch.inf))
+    for name in ("red", "sum", "fixed", "red-oracle"):
+        rule = get_rule(name)
+        assert torch.equal(compose(rule, silent, rule.weights(silent)), parts.base)
+        assert bool((certify(rule, silent).radius == 1).all())
+
+
+def test_no_cutoff_and_minus_infinity_are_the_same() -> None:
+    parts = draw_parts(examples=40)
+    everywhere = replace(parts, confidences=parts.gates, cutoffs=Cutoffs(-torch.inf, -torch.inf))
+    assert same(everywhere.above_cutoff("simplex"), parts)
+
+
+def test_confidences_follow_rows_experts_and_pieces() -> None:
+    parts = replace(draw_parts(examples=30), cutoffs=None)
+    sure = replace(parts, confidences=parts.gates, cutoffs=Cutoffs(0.0, 0.0))
+    assert torch.equal(fetch(sure.keep([1]).confidences), parts.gates[:, [1]])
+    pieces = [piece for _, piece in sure.chunks(numbers=1)]
+    assert len(pieces) == 30
+    again = Parts.concatenate(pieces)
+    assert same(again, sure)
+    assert torch.equal(fetch(again.confidences), parts.gates)
+    assert again.cutoffs == sure.cutoffs
+
+
+def test_confidences_that_do_not_fit_are_refused() -> None:
+    parts = draw_parts()
+    with pytest.raises(RedxError, match="confidences must be numbers of shape"):
+        replace(parts, confidences=parts.gates[:, :1])
+    with pytest.raises(RedxError, match="confidences must be numbers of shape"):
+        replace(parts, confidences=parts.gates * torch.nan)
+    with pytest.raises(RedxError, match="need confidences"):
+        replace(parts, cutoffs=Cutoffs(0.0, 0.0))
+
+
+def fetch(tensor: torch.Tensor | None) -> torch.Tensor:
+    assert tensor is not None
+    return tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 
 from helpers.parts import draw_parts as draw
 from redx.composition.evaluation import certify
-from redx.composition.parts import Parts, predicted_classes
-from redx.composition.risk import allowed_harm, harm_thresholds, risk_cutoff, smallest_risk, with_cutoff
+from redx.composition.parts import Cutoffs, Parts, predicted_classes
+from redx.composition.risk import allowed_harm, harm_thresholds, risk_cutoff, smallest_risk
 from redx.composition.rules import get_rule
 from redx.errors import RedxError
 from redx.seeding import generator
@@ -26,9 +27,8 @@ def confidences_of(parts: Parts, seed: int = 0, whole: bool = False) -> Tensor:
 
 def harm(name: str, parts: Parts, confidences: Tensor, cutoff: float) -> Tensor:
     """Return harm by definition: the base is right, and the base's answer is not certified at ε = 1."""
-    rule, cut = get_rule(name), with_cutoff(parts, confidences, cutoff)
-    base = Parts(cut.base, cut.residuals, torch.zeros_like(cut.gates), cut.labels, cut.domains)
-    certified = certify(rule, base, torch.zeros_like(cut.gates))  # the router that asks nobody answers as the base does
+    rule, cut = get_rule(name), replace(parts, confidences=confidences, cutoffs=Cutoffs(cutoff, cutoff))
+    certified = certify(rule, cut, torch.zeros_like(cut.gates))  # the router that asks nobody answers as the base does
     right = predicted_classes(cut.base) == cut.labels
     return right & ((certified.radius < 1) | (certified.predicted != cut.labels))
 
@@ -41,7 +41,7 @@ def test_thresholds_are_those_of_brute_force(name: str, classes: int, whole: boo
     if whole:  # many exact ties
         parts = Parts(parts.base.round(), parts.residuals.round(), parts.gates, parts.labels, parts.domains)
     confidences = confidences_of(parts, whole=whole)
-    thresholds = harm_thresholds(get_rule(name), parts, confidences)
+    thresholds = harm_thresholds(get_rule(name), replace(parts, confidences=confidences))
     assert bool(thresholds.isfinite().any())
     cuts = sorted({-math.inf, *confidences.flatten().tolist()[:60], *thresholds[thresholds.isfinite()].tolist()[:60]})
     for cutoff in cuts:
@@ -107,21 +107,22 @@ def test_the_smallest_supported_risk_is_supported_and_none_below(confidence: flo
 def test_edges() -> None:
     rule = get_rule("red")
     one = draw(examples=20, experts=1, classes=3)
-    assert len(harm_thresholds(rule, one, confidences_of(one))) == 20
+    assert len(harm_thresholds(rule, replace(one, confidences=confidences_of(one)))) == 20
     empty = draw(examples=0, experts=2, classes=3)
-    assert len(harm_thresholds(rule, empty, empty.gates)) == 0
+    assert len(harm_thresholds(rule, replace(empty, confidences=empty.gates))) == 0
     assert risk_cutoff(torch.empty(0), 0.5) == math.inf
     assert risk_cutoff(torch.empty(0), 1.0) == -math.inf
     parts = draw(examples=50, experts=3, classes=3)
     everywhere = torch.full_like(parts.gates, math.inf)
-    assert set(harm_thresholds(rule, parts, everywhere).tolist()) <= {math.inf, -math.inf}
-    assert torch.equal(harm_thresholds(rule, parts, -everywhere), torch.full((50,), -math.inf, dtype=torch.float64))
-    unknown = Parts(parts.base, parts.residuals, parts.gates, torch.full_like(parts.labels, 99), parts.domains)
-    assert torch.equal(harm_thresholds(rule, unknown, parts.gates), torch.full((50,), -math.inf, dtype=torch.float64))
+    assert set(harm_thresholds(rule, replace(parts, confidences=everywhere)).tolist()) <= {math.inf, -math.inf}
+    silent = replace(parts, confidences=-everywhere)
+    assert torch.equal(harm_thresholds(rule, silent), torch.full((50,), -math.inf, dtype=torch.float64))
+    unknown = replace(parts, labels=torch.full_like(parts.labels, 99), confidences=parts.gates)
+    assert torch.equal(harm_thresholds(rule, unknown), torch.full((50,), -math.inf, dtype=torch.float64))
     with pytest.raises(RedxError, match="adds no residuals"):
-        harm_thresholds(get_rule("moe"), parts, parts.gates)
-    with pytest.raises(RedxError, match="numbers of shape"):
-        harm_thresholds(rule, parts, parts.gates[:, :2])
+        harm_thresholds(get_rule("moe"), replace(parts, confidences=parts.gates))
+    with pytest.raises(RedxError, match="hold no confidences"):
+        harm_thresholds(rule, parts)
     with pytest.raises(RedxError, match="between 0 and 1"):
         risk_cutoff(torch.zeros(3), 1.5)
     with pytest.raises(RedxError, match="between 0 and 1"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
@@ -12,7 +12,7 @@ from redx.composition import certificate, noise
 from redx.composition.metrics import Tally, by_domain, noise_area
 from redx.composition.noise import Noise
 from redx.composition.parts import Parts, predicted_classes
-from redx.composition.rules import RULES, Rule, RuleId, compose, get_rule, to_logits, vertex_scores
+from redx.composition.rules import RULES, Rule, RuleId, compose, contributing, get_rule, to_logits, vertex_scores
 from redx.composition.summary import Row
 from redx.composition.summary import summarise as summarise  # part of the interface of this module
 from redx.config import BankId
@@ -79,7 +79,7 @@ def noisy_weights(
     if kind.on == "weights":
         return kind(rule.weights(parts), level, draw, simplex=rule.adversary == "simplex")
     gates = kind(parts.gates, level, draw)
-    return rule.weights(Parts(parts.base, parts.residuals, gates, parts.labels, parts.domains))
+    return rule.weights(replace(parts, gates=gates))
 
 
 def predict(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
@@ -133,7 +133,8 @@ def certify(rule: Rule, parts: Parts, weights: Tensor | None = None) -> Certifie
     """
     weights = rule.weights(parts) if weights is None else weights
     predictions, radii = [parts.labels[:0]], [torch.empty(0)]
-    for rows, part in parts.chunks():
+    for rows, chunk in parts.chunks():
+        part = contributing(rule, chunk)
         scores = compose(rule, part, weights[rows])
         predicted = predicted_classes(scores)
         predictions.append(predicted)
@@ -153,6 +154,20 @@ def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tens
     error = certificate.rounding_error(base, rule.read(parts.residuals), predicted, in_box)
     margin = certificate.margins(scores, predicted)
     return certificate.radius(margin, worst, certificate.loses_ties(scores, predicted), error)
+
+
+def worst_harm(parts: Parts, certified: CertifiedPredictions) -> Tensor:
+    """Return where the base is right and some router makes the composed answer wrong, (N,).
+
+    Parameters
+    ----------
+    parts
+        The record of N examples.
+    certified
+        The certified predictions of a rule on these examples, as `certify` returns them.
+    """
+    right = predicted_classes(parts.base) == parts.labels
+    return right & ((certified.predicted != parts.labels) | (certified.radius < 1))
 
 
 def tally(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:
@@ -253,6 +268,8 @@ def evaluate(
                 add("confusion", int(confusion[label, predicted]), f"class {label} as {predicted}")
         certified = certify(rule, parts)
         right = certified.predicted == parts.labels
+        if rule.adversary:
+            add("worst_harm", float(worst_harm(parts, certified).double().mean()))
         for epsilon in epsilons:
             add(f"certified@{epsilon:g}", certificate.certified_accuracy(certified.radius, right, epsilon))
         for kind in map(noise.get_noise, kinds):
@@ -282,7 +299,8 @@ def match_banks(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str,
     Yields
     ------
     tuple of Rule, str and Parts
-        The rule, the name of the bank, and its record. The rule `base` reads no bank: its name is empty.
+        The rule, the name of the bank, and its record with the residuals that contribute under this rule. The rule
+        `base` reads no bank: its name is empty.
 
     Examples
     --------
@@ -301,4 +319,4 @@ def match_banks(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str,
             readable = {"": next(iter(banks.values()))}
         for bank, parts in readable.items():
             if not only or bank == only:
-                yield rule, bank, parts
+                yield rule, bank, contributing(rule, parts)

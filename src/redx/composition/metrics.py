@@ -243,6 +243,33 @@ def wilson_interval(share: float, examples: int) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def exact_interval(count: int, examples: int, level: float = 0.95) -> tuple[float, float]:
+    """Return the exact (Clopper-Pearson) interval of a share.
+
+    Parameters
+    ----------
+    count
+        Number of examples that have the property.
+    examples
+        Number of examples.
+    level
+        Confidence of the two-sided interval.
+
+    Returns
+    -------
+    tuple of float
+        Lower and upper end, within [0, 1].
+
+    Examples
+    --------
+    >>> low, high = exact_interval(0, 100)
+    >>> low, round(high, 4)
+    (0.0, 0.0362)
+    """
+    interval = stats.binomtest(count, examples).proportion_ci(level, method="exact")
+    return float(interval.low), float(interval.high)
+
+
 def student_quantile(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t distribution.
 

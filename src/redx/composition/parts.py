@@ -6,18 +6,32 @@ the same letters for axes: N examples, D features, K experts, C classes, R rank 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from redx.errors import RedxError
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
 LARGEST_ANSWER = 2.0**62  # of a regression: larger outputs count as this one
 CHUNK = 2**24  # values of N·K·C that are processed at once: 64 MB in float32
+
+
+class Cutoffs(NamedTuple):
+    """Cut-offs on the experts' confidences: for routers on the simplex, and in the box [0, 1]^K.
+
+    Attributes
+    ----------
+    simplex
+        The cut-off of rules whose weights sum to at most one, such as `red`.
+    box
+        The cut-off of rules whose weights are free in [0, 1], such as `sum`.
+    """
+
+    simplex: float
+    box: float
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,10 @@ class Parts:
         True classes as integers, (N,); for a regression the true answers.
     domains
         Index of the true domain, (N,). Index k is the domain of expert k; other indices are domains without an expert.
+    confidences
+        How sure each expert is of its own answer, (N, K); None where nothing depends on it.
+    cutoffs
+        An expert contributes only where its confidence exceeds the cut-off of the rule; None: everywhere.
 
     Raises
     ------
@@ -63,6 +81,8 @@ class Parts:
     gates: Tensor  # (N, K)
     labels: Tensor  # (N,)
     domains: Tensor  # (N,)
+    confidences: Tensor | None = None  # (N, K)
+    cutoffs: Cutoffs | None = None
 
     def __post_init__(self) -> None:
         axes = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1}
@@ -86,6 +106,11 @@ class Parts:
                     f"Parts.{name} has shape {actual}, but residuals of shape {tuple(self.residuals.shape)} "
                     f"need {expected}; all five tensors must describe the same examples."
                 )
+        if self.confidences is not None:
+            if self.confidences.shape != self.gates.shape or bool(self.confidences.isnan().any()):
+                raise RedxError(f"Parts.confidences must be numbers of shape {(examples, experts)}, like the gates.")
+        elif self.cutoffs is not None:
+            raise RedxError("Parts with cut-offs need confidences to compare with them; give both or neither.")
 
     def __len__(self) -> int:
         return self.base.shape[0]
@@ -94,6 +119,36 @@ class Parts:
     def experts(self) -> int:
         """The number of experts K."""
         return self.residuals.shape[1]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors by name; confidences only where there are any."""
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cutoffs"}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+    @staticmethod
+    def concatenate(pieces: Sequence[Parts]) -> Parts:
+        """Return consecutive pieces of a record as one; all of them have the same experts and cut-offs."""
+        tensors = [piece.tensors() for piece in pieces]
+        joined = {name: torch.cat([piece[name] for piece in tensors]) for name in tensors[0]}
+        return replace(pieces[0], **joined)
+
+    def above_cutoff(self, region: str) -> Parts:
+        """Return the record with residuals of zero where an expert's confidence does not exceed the cut-off.
+
+        Parameters
+        ----------
+        region
+            `simplex` or `box`: which of the two cut-offs applies.
+
+        Returns
+        -------
+        Parts
+            A record without cut-offs that composes in the same way; the record itself where it has none.
+        """
+        if self.cutoffs is None or self.confidences is None:
+            return self
+        active = self.confidences > getattr(self.cutoffs, region)  # (N, K)
+        return replace(self, residuals=self.residuals * active[..., None], cutoffs=None)
 
     def only(self, rows: slice | Tensor) -> Parts:
         """Return the record of some of the examples.
@@ -108,7 +163,7 @@ class Parts:
         Parts
             A record of the chosen rows, in the order of `rows`.
         """
-        return Parts(**{field.name: getattr(self, field.name)[rows] for field in fields(self)})
+        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
 
     def keep(self, experts: list[int]) -> Parts:
         """Return the record of some of the experts.
@@ -123,7 +178,10 @@ class Parts:
         Parts
             A record of these experts, in the order of `experts`; `domains` is unchanged.
         """
-        return replace(self, residuals=self.residuals[:, experts], gates=self.gates[:, experts])
+        confidences = None if self.confidences is None else self.confidences[:, experts]
+        return replace(
+            self, residuals=self.residuals[:, experts], gates=self.gates[:, experts], confidences=confidences
+        )
 
     def chunks(self, numbers: int = CHUNK) -> Iterator[tuple[slice, Parts]]:
         """Yield the record in consecutive pieces, so that intermediate results fit into memory.

@@ -29,28 +29,7 @@ from redx.composition.rules import Rule
 from redx.errors import RedxError
 
 
-def with_cutoff(parts: Parts, confidences: Tensor, cutoff: float) -> Parts:
-    """Return the same record with the residuals of experts at or below the cut-off set to zero.
-
-    Parameters
-    ----------
-    parts
-        The record of N examples and K residual experts.
-    confidences
-        Confidences of shape (N, K).
-    cutoff
-        The cut-off λ; infinity deactivates every expert.
-
-    Examples
-    --------
-    >>> parts = Parts(torch.zeros(1, 2), torch.ones(1, 2, 2), torch.zeros(1, 2), *[torch.zeros(1).long()] * 2)
-    >>> with_cutoff(parts, torch.tensor([[0.5, 2.0]]), 1.0).residuals[0].tolist()
-    [[0.0, 0.0], [1.0, 1.0]]
-    """
-    return replace(parts, residuals=parts.residuals * (confidences > cutoff)[..., None])
-
-
-def harm_thresholds(rule: Rule, parts: Parts, confidences: Tensor) -> Tensor:
+def harm_thresholds(rule: Rule, parts: Parts) -> Tensor:
     """Return the threshold of every example: some router does harm at a cut-off λ exactly if λ is below it.
 
     Parameters
@@ -58,9 +37,7 @@ def harm_thresholds(rule: Rule, parts: Parts, confidences: Tensor) -> Tensor:
     rule
         A rule that adds residuals to the base, with an adversary on the simplex (`red`) or in the box (`sum`).
     parts
-        The record of N examples and K residual experts, without any cut-off.
-    confidences
-        Confidences of shape (N, K).
+        The record of N examples and K residual experts with their confidences; its cut-offs do not count.
 
     Returns
     -------
@@ -71,25 +48,28 @@ def harm_thresholds(rule: Rule, parts: Parts, confidences: Tensor) -> Tensor:
     --------
     >>> from redx.composition.rules import get_rule
     >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
-    >>> parts = Parts(base, residuals, torch.zeros(1, 2), torch.tensor([0]), torch.tensor([0]))
-    >>> harm_thresholds(get_rule("red"), parts, torch.tensor([[0.7, 5.0]]))
+    >>> labels, confidences = torch.tensor([0]), torch.tensor([[0.7, 5.0]])
+    >>> parts = Parts(base, residuals, torch.zeros(1, 2), labels, labels, confidences)
+    >>> harm_thresholds(get_rule("red"), parts)
     tensor([0.7000])
     """
     if not rule.keeps_base or rule.adversary is None:
         raise RedxError(f"The rule {rule.name!r} adds no residuals to the base, so its harm cannot be controlled.")
-    if confidences.shape != parts.gates.shape or bool(confidences.isnan().any()):
-        raise RedxError(f"Confidences must be numbers of shape {tuple(parts.gates.shape)}, one per example and expert.")
-    thresholds = []
-    for rows, part in parts.chunks():
+    if parts.confidences is None:
+        raise RedxError("These parts hold no confidences, so no cut-off can be set; give Parts(confidences=…).")
+    thresholds = [parts.confidences.new_empty(0)]
+    for _, part in parts.chunks():
         right = predicted_classes(part.base) == part.labels  # never for a label that the base does not know
         if part.base.shape[-1] > 1:
             part = replace(part, labels=part.labels.clamp(0, part.base.shape[-1] - 1))
-        thresholds.append(_thresholds(rule, part, confidences[rows]).masked_fill(~right, -math.inf))
-    return torch.cat(thresholds) if thresholds else confidences.new_empty(0)
+        thresholds.append(_thresholds(rule, part).masked_fill(~right, -math.inf))
+    return torch.cat(thresholds)
 
 
-def _thresholds(rule: Rule, parts: Parts, confidences: Tensor) -> Tensor:
+def _thresholds(rule: Rule, parts: Parts) -> Tensor:
     """Return where the label can first be lost as a falling cut-off activates one expert after the other: (N,)."""
+    confidences = parts.confidences
+    assert confidences is not None
     if not parts.experts:
         return confidences.new_full((len(parts),), -math.inf)
     order = confidences.argsort(-1, descending=True)

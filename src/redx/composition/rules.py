@@ -230,11 +230,17 @@ def compose(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     tensor([[1., 3.]])
     """
     base = rule.read(parts.base)
-    scores = torch.einsum("nk,nkc->nc", weights, rule.read(parts.residuals))  # (N, C)
+    residuals = contributing(rule, parts).residuals
+    scores = torch.einsum("nk,nkc->nc", weights, rule.read(residuals))  # (N, C)
     if rule.keeps_base:
         return base + scores
     no_expert = ~weights.any(-1, keepdim=True)  # (N, 1)
     return torch.where(no_expert, base, scores)
+
+
+def contributing(rule: Rule, parts: Parts) -> Parts:
+    """Return the record with the residuals that contribute under a rule: those above its cut-off, where it has one."""
+    return parts.above_cutoff(rule.adversary or "simplex")
 
 
 def to_logits(rule: Rule, scores: Tensor) -> Tensor:
@@ -245,7 +251,7 @@ def to_logits(rule: Rule, scores: Tensor) -> Tensor:
 
 def vertex_scores(rule: Rule, parts: Parts) -> Tensor:
     """Return the scores at the vertices of the simplex, where one expert has all the weight: (N, K, C)."""
-    scores = rule.read(parts.residuals)
+    scores = rule.read(contributing(rule, parts).residuals)
     return rule.read(parts.base)[:, None] + scores if rule.keeps_base else scores
 
 

@@ -86,6 +86,7 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
         "noise": noise_curves,
         "noise_area": noise_areas,
         "harm": clean["harm"],
+        "worst_harm": clean.get("worst_harm"),
         "help": clean["help"],
     }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -251,7 +250,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             model.parts_of(model.base.embed(batch), bank_id, unknown[: len(batch)], owner)
             for batch, owner in zip(x.split(ROWS), owners.split(ROWS), strict=True)
         ]
-        return rule, Parts(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Parts)))
+        return rule, Parts.concatenate(parts)
 
     # --- adding and removing experts
 

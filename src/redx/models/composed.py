@@ -8,21 +8,21 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from redx.composition.evaluation import certify, predict
 from redx.composition.parts import Parts
-from redx.composition.rules import Rule, RuleId, get_rule
+from redx.composition.rules import Rule, RuleId, contributing, get_rule
 from redx.config import BankId, RunConfig
+from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
+from redx.models.calibration import Calibration
+from redx.models.controlled import Inputs, RiskControlled
 from redx.models.library import CLOSED_GATE, ExpertLibrary, order_domains
 from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
-
-Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Explanation:
 
 
 @dataclass
-class Model:
+class Model(RiskControlled):
     """A composed model, as `redx.load` returns it.
 
     Ask it with `predict`, look inside with `explain`, change it for a while with `using`, and change its experts with
@@ -101,6 +101,10 @@ class Model:
         The summary of the run, for the model card.
     home
         The folder of the seed that the model was read from.
+    calibration
+        The risk that the model keeps and the cut-offs that follow from it; None where no bank has risk control.
+    calibration_data
+        Returns the held-out examples that it is calibrated on, as features; None where the model has none.
 
     Examples
     --------
@@ -123,6 +127,8 @@ class Model:
     decomposer: Callable[[], Any] | None = None
     figures: dict[str, Any] = field(default_factory=dict)
     home: Path | None = None
+    calibration: Calibration | None = None
+    calibration_data: Callable[[], Split] | None = None
 
     def __post_init__(self) -> None:
         if self.router is None:
@@ -189,7 +195,8 @@ class Model:
         with torch.no_grad():
             logits = self.base.classify(h) / self.info.unit
         gates = self.gates(h, bank_id)[:, : outputs.shape[1]]
-        return Parts(logits, outputs / self.info.unit, gates, labels, domains)
+        parts = Parts(logits, outputs / self.info.unit, gates, labels, domains)
+        return self._controlled(parts, h, self.experts) if self._has_control(bank_id) else parts
 
     def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
         """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
@@ -237,12 +244,16 @@ class Model:
         used = first.unique()  # columns that any example needs
         names = [self.experts.names[index] for index in used.tolist()]
         chosen = torch.zeros_like(gates, dtype=torch.bool).scatter_(1, first, True)[:, used]
+        library = self.experts.subset(names)
         parts = Parts(
             self.base.classify(h) / self.info.unit,
-            self.experts.subset(names).outputs(bank_id, h, chosen) / self.info.unit,
+            library.outputs(bank_id, h, chosen) / self.info.unit,
             gates[:, used].masked_fill(~chosen, CLOSED_GATE),
-            *[torch.full((len(h),), -1)] * 2,
+            unknown := torch.full((len(h),), -1),
+            unknown,
         )
+        if self._has_control(bank_id):
+            parts = self._controlled(parts, h, library)
         return predict(rule, parts, rule.weights(parts))
 
     def explain(self, inputs: Inputs) -> list[Explanation]:
@@ -250,6 +261,7 @@ class Model:
         rule, _ = self.rule_and_bank()
         parts = self.parts(inputs)
         weights, certified = rule.weights(parts), certify(rule, parts)
+        parts = contributing(rule, parts)
         base = certify(get_rule("base"), parts).predicted
         names = self.experts.names if weights.shape[1] == len(self.experts) else ("pooled",)
         explanations = []

@@ -172,7 +172,7 @@ class ExpertLibrary:
             )
         for bank_id, config in self.banks.items():
             expert.bank(bank_id, config, self.base)
-            if config.owned:
+            if config.owned or config.controlled:
                 expert.ownership(self.ownership, self.base)
 
     # --- outputs
@@ -229,7 +229,7 @@ class ExpertLibrary:
         for expert in self:
             for bank_id, config in self.banks.items():
                 expert.bank(bank_id, config, self.base).double()
-                if config.owned:
+                if config.owned or config.controlled:
                     expert.ownership(self.ownership, self.base).scorer.double()
 
 

@@ -22,6 +22,7 @@ from redx.io.reading import exists, guarded, is_file, is_folder, read_bytes, rea
 from redx.io.safetensors_files import read_tensors
 from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
+from redx.models.calibration import read_calibration, write_calibration
 from redx.models.card import model_card
 from redx.models.composed import Model, ModelInfo
 from redx.models.description import ModelFile
@@ -84,6 +85,7 @@ def _load_model(
         decomposer=decomposer,
         figures=read_summary(summary) if exists(summary) else {},
         home=folder,
+        calibration=read_calibration(folder, list(library)) if config.controlled_bank else None,
     )
 
 
@@ -102,6 +104,8 @@ def save_model(model: Model, folder: Path) -> None:
     for name in COPIED:
         if model.home is not None and is_file(file := model.home / f"{name}.safetensors"):
             write_bytes(seed / file.name, read_bytes(file))
+    if model.config.controlled_bank:
+        write_calibration(seed / "risk.json", seed / "thresholds.safetensors", model.calibrated())
     write_json(seed / "model.json", asdict(model.info))
     if model.figures:
         write_json(folder / "summary.json", model.figures)

@@ -27,7 +27,7 @@ from redx.composition.rules import RULES, RuleId
 from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import atomic_path, write_json, write_tensors
-from redx.io.reading import parse_json, read_json
+from redx.io.reading import exists, parse_json, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
 from redx.models.backbones import hub
@@ -41,7 +41,7 @@ from redx.runs.transaction import consistently
 from redx.tasks import get_task
 
 # files of a seed that hold trained tensors
-SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|experts/[^/]+/expert)")
+SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|thresholds|experts/[^/]+/expert)")
 DATA_FILES = ("parts/", "shared", "removed/")  # files of a seed that hold data; a checkpoint leaves them out
 TRUNK = "encoder.trunk.model."  # prefix of trained blocks in the base's file
 
@@ -158,6 +158,7 @@ def _read_seed(run: Path, folder: Path, seed: int) -> tuple[dict[str, Tensor], d
             raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
         tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
     json_paths = [*sorted(folder.glob("experts/*/expert.json")), folder / "model.json"]
+    json_paths += [folder / "risk.json"] if exists(folder / "risk.json") else []
     read_info(folder)  # so that nothing is exported that could not be restored
     return tensors, {path.relative_to(folder).as_posix(): read_json(path, dict) for path in json_paths}
 

@@ -20,6 +20,7 @@ from filelock import FileLock, Timeout
 from pydantic import Field
 
 from redx.config import RunConfig, StrictConfig
+from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.io.files import write_json
 from redx.io.reading import check_path, exists, is_folder, read_json
@@ -31,6 +32,8 @@ from redx.runs.transaction import LOCK, Value, consistently, recover
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
 from redx.tasks.arithmetic.solver import Executor, Solver
+from redx.training.datasets import read_shared
+from redx.training.features import embed_split
 
 log = logging.getLogger("redx")
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -120,7 +123,15 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         return restore_decomposer(config.decomposer, read_tensors(folder / "decomposer.safetensors"), config.backbone)
 
     has_decomposer = config.decomposer != "none"
-    return load_model(folder, config, get_task(config.task).read, decomposer if has_decomposer else None)
+    model = load_model(folder, config, get_task(config.task).read, decomposer if has_decomposer else None)
+
+    def calibration_data() -> Split:
+        model.base.encoder.prepare([(shared := read_shared(folder)).calibration.inputs])
+        return embed_split(config, model.base, shared.calibration)
+
+    if config.controlled_bank and exists(folder / "shared.safetensors"):
+        model.calibration_data = calibration_data
+    return model
 
 
 def choose_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from redx.composition.evaluation import Banks
-from redx.composition.parts import Parts
+from redx.composition.parts import Cutoffs, Parts
 from redx.config import BankId, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import write_tensors
 from redx.io.reading import exists, guarded, parse_json
 from redx.io.safetensors_files import open_safetensors, read_tensors
+from redx.models.calibration import read_cutoffs
 from redx.models.persistence import read_domain_names
 from redx.runs.transaction import consistently
 
@@ -67,14 +69,14 @@ def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int
     about = {"domains": list(domains), "experts": experts, "banks": sorted(map(_file_name, banks))}
     set_id = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     for parts in banks.values():
-        for tensor in vars(parts).values():
-            set_id.update(tensor.detach().cpu().contiguous().numpy())
+        for tensor in parts.tensors().values():
+            set_id.update(tensor.detach().cpu().contiguous().numpy().data)
     text = json.dumps(about | {"set": set_id.hexdigest()})
     for bank_id, parts in banks.items():
-        write_tensors(folder / _file_name(bank_id), vars(parts), {KEY: text})
+        write_tensors(folder / _file_name(bank_id), parts.tensors(), {KEY: text})
 
 
-def read_parts(folder: Path, seed: int) -> StoredParts:
+def read_parts(folder: Path, seed: int, only: BankId | None = None) -> StoredParts:
     """Return the parts of every bank on the test split of one seed, all from the same state of the run.
 
     Parameters
@@ -83,6 +85,8 @@ def read_parts(folder: Path, seed: int) -> StoredParts:
         The run folder.
     seed
         Which seed of the run.
+    only
+        Read this bank alone.
 
     Raises
     ------
@@ -90,7 +94,7 @@ def read_parts(folder: Path, seed: int) -> StoredParts:
         If there are none, if some are missing, or if they belong to different sets.
     """
     seed_folder = folder / f"seed-{seed}"
-    return consistently(folder, seed_folder, lambda: _read_parts(folder, seed_folder))
+    return consistently(folder, seed_folder, lambda: _read_parts(folder, seed_folder, only))
 
 
 def are_complete(folder: Path, seed: int) -> bool:
@@ -102,7 +106,7 @@ def are_complete(folder: Path, seed: int) -> bool:
     return True
 
 
-def _read_parts(run: Path, seed_folder: Path) -> StoredParts:
+def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredParts:
     folder = seed_folder / "parts"
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
@@ -116,14 +120,30 @@ def _read_parts(run: Path, seed_folder: Path) -> StoredParts:
     if about[0] and (unknown := sorted({path.name for path in paths} - set(about[0]["banks"]))):
         raise RedxError(f"{folder / unknown[0]} does not belong to the others; delete it.")
     domains = tuple(about[0]["domains"]) if about[0] else _folder_domains(seed_folder)
-    banks = {}
+    banks, cutoffs = {}, read_cutoffs(seed_folder)
     for path in paths:
+        if only is not None and _bank_id(path) != only:
+            continue
         tensors = read_tensors(path)
         with guarded(path, "does not hold parts", "delete it and repeat the run"):
-            banks[_bank_id(path)] = _check_parts(Parts(**tensors), len(domains) or MAX_DOMAINS)
+            parts = _check_parts(_to_parts(tensors), len(domains) or MAX_DOMAINS)
+            banks[_bank_id(path)] = parts if parts.confidences is None else _with_cutoffs(parts, cutoffs)
     if len({len(parts) for parts in banks.values()}) > 1:
         raise RedxError(f"The parts in {folder} are of different examples; delete them and repeat the run.")
     return StoredParts(banks, domains)
+
+
+def _to_parts(tensors: dict[str, Tensor]) -> Parts:
+    names = ("base", "residuals", "gates", "labels", "domains")
+    if unknown := sorted(set(tensors) - {*names, "confidences"}):
+        raise ValueError(f"a tensor {unknown[0]}")
+    return Parts(*(tensors[name] for name in names), confidences=tensors.get("confidences"))
+
+
+def _with_cutoffs(parts: Parts, cutoffs: Cutoffs | None) -> Parts:
+    if cutoffs is None:
+        raise ValueError("no calibration beside them")
+    return replace(parts, cutoffs=cutoffs)
 
 
 def _folder_domains(seed_folder: Path) -> tuple[str, ...]:
@@ -133,6 +153,7 @@ def _folder_domains(seed_folder: Path) -> tuple[str, ...]:
 def _check_parts(parts: Parts, domains: int) -> Parts:
     """Return parts from a file, or raise an error where types, labels or domains cannot be those of a run."""
     outputs, indices = (parts.base, parts.residuals, parts.gates), (parts.labels, parts.domains)
+    outputs += () if parts.confidences is None else (parts.confidences,)
     if {tensor.dtype for tensor in outputs} - {torch.float32} or {tensor.dtype for tensor in indices} - {torch.int64}:
         raise ValueError("tensors of other types")
     _, experts, classes = parts.residuals.shape

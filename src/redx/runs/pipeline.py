@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import json
 import logging
+import math
 import os
 import resource
 import time
@@ -20,7 +21,9 @@ import torch
 from torch import Tensor
 
 from redx.composition.evaluation import Banks, evaluate
+from redx.composition.metrics import exact_interval
 from redx.composition.parts import predicted_classes
+from redx.composition.rules import RuleId, get_rule
 from redx.composition.summary import Row, summarise
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
@@ -31,6 +34,7 @@ from redx.io.reading import exists
 from redx.io.safetensors_files import read_tensors
 from redx.models.banks import split_bank
 from redx.models.base import Base
+from redx.models.calibration import read_calibration, supported_risk, write_calibration
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
@@ -45,7 +49,7 @@ from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import train_decomposer
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
-from redx.training.datasets import SharedData, expert_datasets, select_shared
+from redx.training.datasets import SharedData, expert_datasets, select_shared, split_validation
 from redx.training.experts import train_experts
 from redx.training.features import EmbeddedSplits, embed_split, embed_splits
 from redx.training.router import train_router
@@ -126,6 +130,10 @@ def run(
     start = time.perf_counter()
     data = {seed: get_task(task).load(config, seed) for seed in config.seeds}
     build_encoder(config)  # so that a wrong backbone is refused before anything is written
+    if config.controlled_bank:
+        for seed in config.seeds:  # and so is a risk that the calibration examples do not support
+            _, calibration = split_validation(data[seed], config.ownership.calibration, seed)
+            supported_risk(config.risk, len(calibration), config.confidence)
     with lock_run(folder, config), _use_threads(config.threads):
         seconds = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
         return _conclude(config, folder, data, seconds, start)
@@ -218,6 +226,9 @@ def parts_of_test(model: Model, data: Data) -> Banks:
 def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None:
     """Compute the parts of the test split for the experts that a model has now, and write them on commit."""
     model.route_by_keys_if_needed()  # until the router is retrained
+    if model.config.controlled_bank:
+        files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
+        write_calibration(*files, model.calibrated())
     write_parts(transaction.new("parts"), parts_of_test(model, data), model.domain_names, len(model.experts))
 
 
@@ -254,7 +265,7 @@ def _conclude(
             "seen_in_train": first.seen_in_train,
         },
         "domains": list(first.domains),
-        "rules": summarise(rows, config.main, len(first.test)),
+        "rules": _with_risk(summarise(rows, config.main, len(first.test)), config, folder, len(first.test)),
         "router": {"accuracy": fmean(_router_accuracy(stored.banks) for stored in parts.values())},
         "study": study.facts if study else {},
         "cost": {
@@ -271,6 +282,31 @@ def _conclude(
     write_report(folder, config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
+
+
+def _with_risk(rules: dict[str, Any], config: RunConfig, folder: Path, examples: int) -> dict[str, Any]:
+    """Return the section `rules` of the summary with the promise and the harm of every rule under risk control."""
+    by_seed = [read_calibration(folder / f"seed-{seed}") for seed in config.seeds]
+    kept = [calibration for calibration in by_seed if calibration is not None]
+    bank_id = config.controlled_bank
+    if bank_id is None or not kept:
+        return rules
+    for name, figures in rules.items():
+        rule, bank = get_rule(RuleId.parse(name).rule), RuleId.parse(name).bank
+        if rule.form != bank_id.form or rule.adversary is None or (bank or config.main.get(rule.form)) != bank_id.name:
+            continue
+        cutoffs = [getattr(calibration.cutoffs, rule.adversary) for calibration in kept]
+        harm = figures["worst_harm"]
+        low, high = exact_interval(round(harm * examples), examples)
+        figures["risk"] = {
+            "alpha": max(calibration.risk for calibration in kept),
+            "confidence": kept[0].confidence,
+            "score": kept[0].score,
+            "cutoff": fmean(cutoffs) if all(map(math.isfinite, cutoffs)) else None,
+            "calibration": min(calibration.examples for calibration in kept),
+            "harm": {"mean": harm, "low": low, "high": high},
+        }
+    return rules
 
 
 def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[int, StoredParts]) -> Study | None:
@@ -298,7 +334,7 @@ def _count_parameters(model: Model) -> dict[str, int]:
     modules: dict[str, Iterable[Tensor]] = {"base": model.base.tensors().values()}
     modules |= {str(bank_id): model.bank(bank_id).parameters() for bank_id in trained}
     modules |= {"router": model.router.network.parameters()} if model.router else {}
-    if any(bank.owned for bank in model.config.banks.values()):
+    if model.config.has_ownership:
         scorers = (expert.ownership(model.experts.ownership, model.base).scorer for expert in model.experts)
         modules["ownership"] = [tensor for scorer in scorers for tensor in scorer.parameters()]
     return {name: sum(tensor.numel() for tensor in tensors) for name, tensors in modules.items()}

@@ -89,7 +89,7 @@ def _check_combination(settings: dict[str, Any]) -> None:
     if settings["integrate"] and "residual/plain" not in settings["banks"]:
         raise RedxError("Stage 4 trains the bank residual/plain, which this run lacks; leave out --integrate.")
     if settings["router"]["shape"] == "keys":
-        if not any(bank["owned"] for bank in settings["banks"].values()):
+        if not any(bank["owned"] or bank["controlled"] for bank in settings["banks"].values()):
             raise RedxError("The router `keys` reads ownership scores, which the experts of this run lack; choose mlp.")
         if settings["integrate"]:
             raise RedxError("Stage 4 trains a router, and `keys` has nothing to train; leave out --integrate.")

@@ -13,7 +13,7 @@ from redx.errors import RedxError
 if TYPE_CHECKING:
     from torch import Tensor
 
-MAIN_BANKS = {"residual": "owned", "standalone": "plain", "pooled": "mlp"}  # the bank of a rule that names none
+MAIN_BANKS = {"residual": "risk", "standalone": "plain", "pooled": "mlp"}  # the bank of a rule that names none
 
 
 @dataclass(frozen=True)
@@ -106,12 +106,15 @@ def get_preset(name: str, preset: str) -> RunConfig:
 def compared_banks(plain: BankConfig, anchored: BankConfig, head: BankConfig) -> dict[BankId, BankConfig]:
     """Return the banks that every report compares.
 
-    These are residual and standalone experts, plain and anchored, and anchored residual experts with cut-offs.
+    These are residual and standalone experts, plain and anchored, and anchored residual experts with cut-offs: those of
+    risk control, and for comparison one on each expert's ownership score.
     """
+    same = {"of": BankId("residual", "anchored")}
     return {
         BankId("residual", "plain"): plain,
         BankId("residual", "anchored"): anchored,
-        BankId("residual", "owned"): anchored.model_copy(update={"of": BankId("residual", "anchored"), "owned": True}),
+        BankId("residual", "risk"): anchored.model_copy(update={**same, "controlled": True}),
+        BankId("residual", "owned"): anchored.model_copy(update={**same, "owned": True}),
         BankId("standalone", "plain"): head,
         BankId("standalone", "anchored"): head.model_copy(update={"anchor": "truth"}),
     }

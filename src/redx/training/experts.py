@@ -62,7 +62,7 @@ def train_experts(
     own = {bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.of is None}
     banks = {bank_id: train_bank(bank_id, bank, datasets, base, seed, unit) for bank_id, bank in own.items()}
     tensors = {str(bank_id): split_bank(bank) for bank_id, bank in banks.items()}
-    has_ownership = any(bank.owned for bank in config.banks.values())
+    has_ownership = config.has_ownership
     if has_ownership:
         tensors["ownership"] = train_ownership(config.ownership, datasets, base, seed)
     experts = []
@@ -114,7 +114,7 @@ def measure_expert(expert: Expert, config: RunConfig, data: ExpertData, base: Ba
             raise RedxError(f"Expert {expert.name!r} gives NaN or infinity in the bank {bank_id}; train it anew.")
     tensors, info = expert.tensors(), dict(expert.info)
     info["metrics"] = _metrics(data.validation, banks, 0, base, unit)
-    if any(bank.owned for bank in config.banks.values()):
+    if config.has_ownership:
         scorer = expert.ownership(config.ownership, base)
         scorer.calibration = scorer.scores(data.calibration.inputs).sort().values
         tensors["ownership.calibration"] = scorer.calibration

@@ -46,7 +46,7 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], tr
 def has_keys(config: RunConfig) -> bool:
     """Return whether the experts of a run have ownership scores and corrections."""
     main = config.main_bank("residual")
-    return main in config.banks and config.banks[main].owned
+    return main in config.banks and (config.banks[main].owned or config.banks[main].controlled)
 
 
 def compute_parts(model: Model, test: Split, router: str = "keys") -> Parts:

@@ -1,0 +1,124 @@
+"""What a composed model does about risk: confidences, cut-offs, and calibration whenever its experts change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redx.composition.confidence import confidences
+from redx.composition.parts import Parts
+from redx.config import BankId, RunConfig
+from redx.data.dataset import Split
+from redx.errors import RedxError
+from redx.models.base import Base
+from redx.models.calibration import Calibration, calibrate
+from redx.models.library import ExpertLibrary
+
+Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
+
+
+class RiskControlled:
+    """The part of `redx.Model` that controls risk; the model has these attributes."""
+
+    config: RunConfig
+    base: Base
+    experts: ExpertLibrary
+    read: Callable[[Any], Tensor]
+    info: Any
+    calibration: Calibration | None
+    calibration_data: Callable[[], Split] | None
+
+    def _has_control(self, bank_id: BankId) -> bool:
+        return bank_id in self.config.banks and self.config.banks[bank_id].controlled
+
+    def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary) -> Parts:
+        """Return the record with the confidences of these experts and the model's cut-offs."""
+        calibration = self.calibrated()
+        sure = confidences(calibration.score, parts.base, parts.residuals, library.claims(h))
+        return replace(parts, confidences=sure, cutoffs=calibration.cutoffs)
+
+    def calibrated(self) -> Calibration:
+        """Return the calibration for the experts that the model has now.
+
+        It is computed anew on the model's calibration examples whenever an expert has been added, removed or replaced.
+
+        Raises
+        ------
+        RedxError
+            Where the experts have changed and the model has no calibration examples; removing experts needs none.
+        """
+        experts, before = list(self.experts), self.calibration
+        if before is not None and before.covers(experts):
+            return before
+        if self.calibration_data is None:
+            if before is not None and all(any(expert is known for known in before.experts) for expert in experts):
+                return before  # fewer experts can do no more harm
+            raise RedxError(
+                "The experts of this model have changed, and it holds no examples to calibrate them on; "
+                "give some with model.calibrate(inputs, labels, risk=…)."
+            )
+        risk, confidence = (before.risk, before.confidence) if before else (self.config.risk, self.config.confidence)
+        self.calibration = self._calibrate(self.calibration_data(), risk, confidence)
+        return self.calibration
+
+    def calibrate(
+        self,
+        inputs: Inputs | None = None,
+        labels: Sequence[Any] | None = None,
+        *,
+        risk: float | None = None,
+        confidence: float | None = None,
+    ) -> Calibration:
+        """Set the risk that the model keeps, on its own calibration examples or on these.
+
+        Parameters
+        ----------
+        inputs, labels
+            Examples that nothing was trained or chosen on; by default the calibration examples of the run.
+        risk
+            Bound on the harm of the worst router, from 0 to 1; by default 0.01, or the smallest that the examples
+            support.
+        confidence
+            None: the bound holds on average over calibration sets. Otherwise it holds with this probability.
+
+        Returns
+        -------
+        Calibration
+            The risk, the cut-offs and the thresholds of the examples.
+
+        Examples
+        --------
+        >>> import redx
+        >>> model = redx.load("runs/intents")  # doctest: +SKIP
+        >>> model.calibrate(risk=0.005).cutoffs.simplex  # doctest: +SKIP
+        """
+        if self.config.controlled_bank is None:
+            raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
+        if inputs is None:
+            self.calibration = self.calibrated().at(risk, confidence)
+            return self.calibration
+        if labels is None or len(labels) != len(inputs):
+            raise RedxError("Calibration needs the true label of every example; give as many labels as inputs.")
+        known = {name: index for index, name in enumerate(self.info.classes)}
+        indices = [known.get(str(label), -1) if known else int(label) for label in labels]
+        split = Split(self.base.embed(self.read(inputs)), torch.tensor(indices), torch.full((len(indices),), -1))
+        self.calibration_data = lambda: split
+        self.calibration = self._calibrate(split, risk, confidence)
+        return self.calibration
+
+    def _calibrate(self, split: Split, risk: float | None, confidence: float | None) -> Calibration:
+        """Return the calibration of the present experts on features with labels."""
+        bank_id = self.config.controlled_bank
+        assert bank_id is not None
+        with torch.no_grad():
+            base = self.base.classify(split.inputs) / self.info.unit
+        residuals = self.experts.outputs(bank_id, split.inputs) / self.info.unit
+        sure = confidences(self.config.score, base, residuals, self.experts.claims(split.inputs))
+        domains = torch.full_like(split.labels, -1)
+        parts = Parts(base, residuals, torch.zeros_like(sure), split.labels, domains, sure)
+        return calibrate(parts, risk, confidence, self.config.score, list(self.experts))
