@@ -62,7 +62,7 @@ def _to_bank_id(value: Any) -> Any:
 
 
 BankKey = Annotated[BankId, BeforeValidator(_to_bank_id), PlainSerializer(str, return_type=str)]  # a string in JSON
-ScoreName = Literal["ownership", "answer", "both", "gain", "all"]  # of `redx.composition.confidence`
+ScoreName = Literal["ownership", "answer", "both", "gain", "all", "contest"]  # of `redx.composition.confidence`
 DEFAULT_RISK = 0.01
 NoiseName = Literal["swap", "blur", "jitter", "drop", "permute"]
 
@@ -313,9 +313,10 @@ class RunConfig(StrictConfig):
         description="probability with which the risk is kept; without it, it is kept on average",
     )
     score: ScoreName = Field(
-        default="both",
+        default="contest",
         description="an expert's confidence: log-odds of its domain (ownership), of its answer (answer), their sum "
-        "(both), its answer less the base's (gain), or ownership and gain (all)",
+        "(both), its answer less the base's (gain), ownership and gain (all), or ownership against the other experts' "
+        "claims and gain (contest)",
     )
     noise: tuple[NoiseName, ...] = Field(
         default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to evaluate"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from redx.composition.confidence import SCORES, answer_log_odds, confidences
+from redx.composition.confidence import SCORES, answer_log_odds, confidences, contest
 from redx.errors import RedxError
 
 BASE = torch.tensor([[1.0, 0.0, -1.0]])
@@ -27,6 +27,7 @@ def test_every_score_by_hand() -> None:
         "both": CLAIMS + answer,
         "gain": answer - base,
         "all": CLAIMS + answer - base,
+        "contest": contest(CLAIMS) + answer - base,
     }
     assert set(expected) == set(SCORES)
     for score, values in expected.items():
@@ -44,6 +45,20 @@ def test_scores_are_finite_for_infinite_claims_and_huge_logits(score: str) -> No
 def test_a_regression_has_no_answer_that_is_more_probable() -> None:
     base, residuals = torch.tensor([[3.0]]), torch.tensor([[[1.0], [9.0]]])
     assert torch.equal(confidences("both", base, residuals, CLAIMS), CLAIMS)
+
+
+@pytest.mark.parametrize("claims", [[[2.0, -3.0, 1.0]], [[5.0, 5.0, 5.0]], [[-9.0, -8.0, -1.0]], [[80.0, 1.0, 79.0]]])
+def test_a_contest_is_the_log_odds_of_the_softmax_with_none(claims: list[list[float]]) -> None:
+    values = torch.tensor(claims, dtype=torch.float64)
+    shares = torch.cat([values, torch.zeros(1, 1, dtype=torch.float64)], 1).softmax(-1)[:, :-1]
+    others = torch.stack([shares.sum(-1) - shares[:, k] for k in range(3)], 1) + 1 / (1 + values.exp().sum(-1)[:, None])
+    assert torch.allclose(contest(values), shares.log() - others.log(), atol=1e-6)
+
+
+def test_a_contest_of_one_is_its_claim() -> None:
+    claims = torch.linspace(-40, 40, 33)[:, None]
+    assert torch.allclose(contest(claims), claims, atol=1e-5)
+    assert contest(claims[:, :0]).shape == (33, 0)
 
 
 def test_an_unknown_score_is_refused() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redx.cli.calibrate import show_risk
 from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
 
@@ -67,9 +70,11 @@ def add(
     from redx.models.expert import Expert
     from redx.runs import editing
 
-    model, name = editing.add_expert(folder, expert, seed, unverified), Expert.load(expert).name
-    _warn_unverified(unverified, name)
-    _print_result(as_json, {"added": name, "experts": model.experts.names}, f"added {name}; {_router_note(model)}")
+    with _risk_shown(folder, seed, as_json) as risk:
+        model, name = editing.add_expert(folder, expert, seed, unverified), Expert.load(expert).name
+        _warn_unverified(unverified, name)
+    result = {"added": name, "experts": model.experts.names, "risk": risk}
+    _print_result(as_json, result, f"added {name}; {_router_note(model)}")
 
 
 def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = False) -> None:
@@ -79,8 +84,10 @@ def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = F
     """
     from redx.runs import editing
 
-    kept = editing.remove_expert(folder, name, seed)
-    _print_result(as_json, {"removed": name, "kept": str(kept)}, f"removed {name}; it is kept in {kept}")
+    with _risk_shown(folder, seed, as_json) as risk:
+        kept = editing.remove_expert(folder, name, seed)
+    result = {"removed": name, "kept": str(kept), "risk": risk}
+    _print_result(as_json, result, f"removed {name}; it is kept in {kept}")
 
 
 def replace(
@@ -99,10 +106,11 @@ def replace(
     from redx.runs import editing
 
     new = Expert.load(expert).name
-    model, kept = editing.replace_expert(folder, name, expert, seed, unverified)
-    _warn_unverified(unverified, new)
+    with _risk_shown(folder, seed, as_json) as risk:
+        model, kept = editing.replace_expert(folder, name, expert, seed, unverified)
+        _warn_unverified(unverified, new)
     message = f"replaced {name} by {new}; the old one is kept in {kept}; {_router_note(model)}"
-    _print_result(as_json, {"replaced": name, "by": new, "kept": str(kept)}, message)
+    _print_result(as_json, {"replaced": name, "by": new, "kept": str(kept), "risk": risk}, message)
 
 
 def train(
@@ -171,6 +179,8 @@ def diff(
         for name, row in comparison["certificates"].items()
     ]
     show_table(["certified at", "before", "after", "broken", "appeared"], rows, "Certificates")
+    if comparison["risk"]:
+        show_risk(comparison["risk"]["before"], comparison["risk"]["after"], "Risk, calibrated anew")
     rows = [
         [str(flip["row"]), flip.get("text", flip["domain"]), *(str(flip[key]) for key in ("label", "before", "after"))]
         for flip in comparison["examples"][:SHOWN_FLIPS]
@@ -202,6 +212,18 @@ def train_router(
         raise RedxError("Each --domain needs its --data, in the same order.")
     result = editing.retrain_router(folder, more, text=text, label=label, seed=seed)
     _print_result(as_json, result, f"trained the router of {folder} for {', '.join(result['experts'])}")
+
+
+@contextmanager
+def _risk_shown(folder: Path, seed: int | None, as_json: bool) -> Iterator[dict[str, Any]]:
+    """Print what a change of experts does to the risk on the test split; yield the figures, `before` and `after`."""
+    from redx.runs.calibration import risk_figures
+
+    risk: dict[str, Any] = {"before": risk_figures(folder, seed)}
+    yield risk
+    risk["after"] = risk_figures(folder, seed)
+    if not as_json:
+        show_risk(risk["before"], risk["after"], f"{folder}: risk on the test split")
 
 
 def _warn_unverified(unverified: bool, name: str) -> None:

@@ -53,12 +53,38 @@ def _all(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
     return claims + _gain(base, residuals, claims)
 
 
+def contest(claims: Tensor) -> Tensor:
+    """Return the log-odds of every expert's claim against the claims of all other experts and against none: (N, K).
+
+    Claims are log-odds, so "none of the experts" has the claim 0.
+
+    Examples
+    --------
+    >>> contest(torch.tensor([[2.0, -50.0]]))
+    tensor([[  2.0000, -52.1269]])
+    """
+    if not claims.shape[1]:
+        return claims
+    every = torch.cat([claims, torch.zeros_like(claims[:, :1])], 1)  # (N, K + 1)
+    total = every.logsumexp(-1, keepdim=True)
+    first = every.argmax(-1, keepdim=True)
+    without_first = every.scatter(1, first, -torch.inf).logsumexp(-1, keepdim=True)
+    others = total + torch.log1p(-(every - total).exp().clamp_max(0.75))  # all but the first have at most one half
+    others = others.scatter(1, first, without_first)
+    return (every - others)[:, :-1]
+
+
+def _contest(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
+    return contest(claims) + _gain(base, residuals, claims)
+
+
 SCORES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "ownership": _ownership,  # log-odds that the example belongs to the expert's domain
     "answer": _answer,  # log-odds of the expert's own answer
     "both": _both,  # their sum
     "gain": _gain,  # log-odds of the expert's own answer less those of the base's answer
     "all": _all,  # ownership plus gain
+    "contest": _contest,  # ownership against the claims of all other experts, plus gain
 }
 
 
@@ -68,8 +94,8 @@ def confidences(score: str, base: Tensor, residuals: Tensor, claims: Tensor) -> 
     Parameters
     ----------
     score
-        A key of `SCORES`: ownership, answer, both (their sum), gain (answer less the base's), or all (ownership and
-        gain).
+        A key of `SCORES`: ownership, answer, both (their sum), gain (answer less the base's), all (ownership and gain),
+        or contest (ownership against the other experts' claims, and gain).
     base
         Logits of the base, (N, C).
     residuals

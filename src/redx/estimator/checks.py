@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHOICES = {
     "rule": tuple(RULES),
-    "experts": ("owned", "anchored", "plain"),
+    "experts": ("risk", "owned", "anchored", "plain"),
     "anchor": ("margin", "truth", "size"),
     "router": ("keys", "mlp", "linear"),
 }
@@ -49,6 +49,12 @@ def check_parameters(estimator: RedClassifier) -> None:
             continue
         if not isinstance(value, Real) or not 0 < float(value) <= 1 or (name == "held_out" and value == 1):
             raise InvalidInput(f"{name}={value!r} is no share above 0 and {most}; choose one such as 0.1.")
+    for name in ("risk", "confidence"):
+        value = getattr(estimator, name)
+        if value is not None and (not isinstance(value, Real) or not 0 <= float(value) <= 1):
+            raise InvalidInput(f"{name}={value!r} is no number from 0 to 1; choose one such as 0.01.")
+    if estimator.confidence in (0, 1):
+        raise InvalidInput(f"confidence={estimator.confidence!r} cannot be promised; choose one such as 0.95.")
     for name, least in {"n_domains": 2, "hidden": 1, "rank": 1, "epochs": 1}.items():
         value = getattr(estimator, name)
         if name == "epochs" and value is None:
@@ -85,7 +91,7 @@ def split_examples(
     estimator: RedClassifier, features: np.ndarray, labels: np.ndarray, domains: Any, seed: int
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Return which examples are held out, the domain index of each example, and the domains' names."""
-    draw, share = generator(seed, "held out"), estimator.held_out if estimator.experts == "owned" else 0.0
+    draw, share = generator(seed, "held out"), estimator.held_out if estimator.experts in ("risk", "owned") else 0.0
     if domains is None:
         held = sample_per_group(labels, share, 0, draw)
         index = cluster_domains(features, ~held, labels, estimator.n_domains, seed)

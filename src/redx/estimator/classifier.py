@@ -13,7 +13,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
 from redx.composition.evaluation import certify
@@ -22,6 +22,7 @@ from redx.composition.rules import Rule, compose, get_rule, to_logits
 from redx.config import BankId
 from redx.data.dataset import Split
 from redx.data.splits import classes_are_disjoint, sample_per_group
+from redx.errors import RedxError
 from redx.estimator.checks import (
     InvalidInput,
     check_choices,
@@ -32,6 +33,7 @@ from redx.estimator.checks import (
 )
 from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_tensors
 from redx.models.backbones import hub
+from redx.models.calibration import supported_risk
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.library import with_raised_cutoffs
@@ -55,8 +57,15 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         How the answer is composed, any of `redx.RULES`; it may be changed after `fit` among rules of the same form.
         `oracle` and `red-oracle` need the `domains` of the examples that are predicted.
     experts
-        `owned` experts are anchored and contribute only above their conformal cut-off; `anchored` experts keep the
-        base's answers outside their domain; `plain` experts are trained on their own domain alone.
+        `risk` experts are anchored and contribute only above the cut-off that keeps the risk; `owned` experts have one
+        cut-off each, which bounds how often they are active outside their domain; `anchored` experts keep the base's
+        answers outside their domain; `plain` experts are trained on their own domain alone.
+    risk
+        Bound on the harm of the worst router with `risk` experts: the share of examples that the base answers
+        correctly and the composed model, with some router, does not. None: 0.01, or the smallest that the held-out
+        examples support.
+    confidence
+        None: the risk is kept on average over held-out sets. Otherwise it is kept with this probability.
     anchor
         What an anchored expert keeps outside its domain: the `margin` of the base, the `truth`, or a small `size` of
         its residual.
@@ -69,7 +78,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     share
         Share of the training data that the base is trained on and that serves as anchors.
     held_out
-        Share of the data that sets the cut-offs of owned experts; nothing is trained on it.
+        Share of the data that sets the cut-offs; nothing is trained on it.
     n_domains
         Number of clusters that become domains where no `domains` are given.
     hidden
@@ -89,8 +98,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         As in every scikit-learn classifier.
     domains_
         Names of the domains that it was fitted on.
-    alpha_
-        The α that is used.
+    risk_, alpha_
+        The risk and the α that are used.
     model_
         The composed `redx.Model`; `model_.explain(X)` gives weights, contributions and radius.
 
@@ -107,7 +116,9 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         self,
         rule: str = "red",
         *,
-        experts: str = "owned",
+        experts: str = "risk",
+        risk: float | None = None,
+        confidence: float | None = None,
         anchor: str = "margin",
         alpha: float | None = None,
         router: str = "keys",
@@ -122,6 +133,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     ) -> None:
         self.rule = rule
         self.experts = experts
+        self.risk = risk
+        self.confidence = confidence
         self.anchor = anchor
         self.alpha = alpha
         self.router = router
@@ -176,6 +189,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         own_classes = domains is not None and classes_are_disjoint(domain_index, labels)
         outside = min(int((held & (domain_index != index)).sum()) for index in range(len(self.domains_)))
         self.alpha_ = self.alpha or max(MIN_ALPHA, 1 / (outside + 1))
+        if self.experts == "risk":
+            self.risk_ = self._supported_risk(int(held.sum()))
         rows = int((~held).sum())
         config = build_config(self.get_params(), self.alpha_, len(shared), rows, len(self.domains_), own_classes, seed)
         every = Split(x, torch.from_numpy(labels), torch.from_numpy(domain_index))
@@ -196,6 +211,35 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if config.of_form("pooled"):
             state.pooled = train_pooled(config, base, train, rest, seed, 1.0)
         self.model_ = state.compose(experts, self._to_inputs, self.rule)
+
+    def _supported_risk(self, examples: int) -> float:
+        try:
+            return supported_risk(self.risk, examples, self.confidence)
+        except RedxError as error:
+            raise InvalidInput(str(error).replace("validation examples", "data or a larger held_out")) from error
+
+    def calibrate(
+        self, X: Any = None, y: Any = None, *, risk: float | None = None, confidence: float | None = None
+    ) -> RedClassifier:
+        """Set the risk of a fitted classifier, on the examples that `fit` held out or on others; nothing is trained.
+
+        Parameters
+        ----------
+        X, y
+            Examples that nothing was trained or chosen on; by default those that `fit` held out.
+        risk, confidence
+            As the parameters of the same names.
+        """
+        check_is_fitted(self, "model_")
+        if self.experts != "risk":
+            raise InvalidInput(f'experts="{self.experts}" has no risk to choose; fit with experts="risk".')
+        if X is None:
+            calibration = self.model_.calibrate(risk=risk, confidence=confidence)
+        else:
+            labels = None if y is None else [str(label) for label in column_or_1d(y)]
+            calibration = self.model_.calibrate(X, labels, risk=risk, confidence=confidence)
+        self.risk_ = calibration.risk
+        return self
 
     def _train_experts(self, datasets: Sequence[ExpertData]) -> list[Expert]:
         """Train experts; warn where there are too few held-out examples for the cut-off of some."""

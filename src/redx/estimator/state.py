@@ -23,6 +23,7 @@ from redx.config import (
     TrunkConfig,
 )
 from redx.data.clusters import MAX_DEVIATIONS
+from redx.data.dataset import Split
 from redx.models.base import Base
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import FeatureEncoder
@@ -106,7 +107,13 @@ class FittedState:
             router=router,
             fixed=fixed,
             rule=rule,
+            calibration_data=self.calibration_data if config.controlled_bank else None,
         )
+
+    def calibration_data(self) -> Split:
+        """Return the held-out examples as features in double precision."""
+        held = self.shared.calibration
+        return Split(held.inputs.double(), held.labels, held.domains)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the state as arrays and plain values, to be pickled."""
@@ -173,7 +180,10 @@ def build_config(
         residual = residual.model_copy(update={"anchor": parameters["anchor"]})
         head = head.model_copy(update={"anchor": "truth"})
     banks = {BankId("residual", kind): residual}
-    if experts == "owned" or router == "keys":  # either way every expert needs an ownership score
+    if experts == "risk":
+        controlled = residual.model_copy(update={"of": BankId("residual", kind), "controlled": True})
+        banks[BankId("residual", "risk")] = controlled
+    elif experts == "owned" or router == "keys":  # either way every expert needs an ownership score
         owned = residual.model_copy(update={"of": BankId("residual", kind), "owned": True})
         banks[BankId("residual", "owned")] = owned
     form = get_rule(parameters["rule"]).form
@@ -182,10 +192,12 @@ def build_config(
     if form == "pooled":
         banks[BankId("pooled", "mlp")] = head.model_copy(update={"anchor": "none", "training": training(rows)})
     scorer = residual.model_copy(update={"anchor": "truth", "anchor_weight": 4.0}) if own_classes else head
-    main = "owned" if experts == "owned" else kind
+    main = experts if experts in ("risk", "owned") else kind
     return RunConfig(
         task="scikit-learn",
         seeds=(seed,),
+        risk=parameters["risk"],
+        confidence=parameters["confidence"],
         banks=banks,
         main={"residual": main, "standalone": kind, "pooled": "mlp", "averaged": kind},
         base=BaseConfig(

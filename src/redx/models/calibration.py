@@ -163,7 +163,7 @@ def calibrate(
     parts: Parts,
     risk: float | None,
     confidence: float | None = None,
-    score: ScoreName = "both",
+    score: ScoreName = "contest",
     experts: Sequence[Any] = (),
 ) -> Calibration:
     """Return the calibration that held-out examples give.

@@ -50,14 +50,12 @@ class RiskControlled:
         Raises
         ------
         RedxError
-            Where the experts have changed and the model has no calibration examples; removing experts needs none.
+            Where the experts have changed and the model has no calibration examples.
         """
         experts, before = list(self.experts), self.calibration
         if before is not None and before.covers(experts):
             return before
         if self.calibration_data is None:
-            if before is not None and all(any(expert is known for known in before.experts) for expert in experts):
-                return before  # fewer experts can do no more harm
             raise RedxError(
                 "The experts of this model have changed, and it holds no examples to calibrate them on; "
                 "give some with model.calibrate(inputs, labels, risk=…)."

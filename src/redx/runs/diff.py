@@ -15,9 +15,11 @@ from redx.composition.parts import Parts
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
+from redx.models.calibration import Calibration
 from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.router import KEYS
+from redx.runs.calibration import describe_risk
 from redx.runs.folder import ask_model, choose_seed
 from redx.tasks import get_task
 from redx.training.features import embed_split
@@ -32,13 +34,15 @@ class SplitAnswers:
     domain_names: tuple[str, ...]  # as `parts.domains` counts them
     parts: Parts
     certified: CertifiedPredictions
+    calibration: Calibration | None = None  # where the rule's bank has risk control
 
     @staticmethod
     def of(model: Model, test: Split) -> SplitAnswers:
         """Run a model, with the rule and router that it uses now, on features of the test split."""
         rule, bank_id = model.rule_and_bank()
         parts = model.parts_of(test.inputs, bank_id, test.labels, model.expert_index(test.domains))
-        return SplitAnswers(model.domain_names, parts, certify(rule, parts))
+        calibration = model.calibrated() if parts.cutoffs else None
+        return SplitAnswers(model.domain_names, parts, certify(rule, parts), calibration)
 
     def correct(self) -> torch.Tensor:
         """Return which answers are correct, (N,)."""
@@ -73,7 +77,14 @@ def compare_answers(
             "broken": int((held & ~holds).sum()),
             "appeared": int((holds & ~held).sum()),
         }
+    risk = None
+    if before.calibration and after.calibration:
+        risk = {
+            "before": describe_risk(before.calibration, before.parts),
+            "after": describe_risk(after.calibration, after.parts),
+        }
     return {
+        "risk": risk,
         "experts": {"before": _expert_names(before), "after": _expert_names(after)},
         "accuracy": {"before": float(was.double().mean()), "after": float(now.double().mean())},
         "flips": len(flipped),

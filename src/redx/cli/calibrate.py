@@ -1,0 +1,56 @@
+"""The verb `calibrate`: another risk for a finished run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from redx.cli.common import AsJson, Folder, about, print_json, say, show_table
+
+COLUMNS = ["", "risk", "calibrated on", "cut-off", "base", "red", "red, any router", "harm", "95 % of the harm"]
+
+
+def calibrate(
+    folder: Folder,
+    risk: Annotated[float | None, typer.Option(help=about("risk"), show_default="0.01")] = None,
+    confidence: Annotated[float | None, typer.Option(help=about("confidence"), show_default="on average")] = None,
+    seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="all")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Choose how much harm the worst router may do in a finished run; nothing is trained.
+
+    Harm is the share of examples that the base answers correctly and RED, with some router, does not. The cut-off of
+    the experts is set on examples that nothing was trained or chosen on.
+
+    Example: `redx calibrate runs/intents --risk 0.005 --confidence 0.95`
+    """
+    from redx.runs.calibration import calibrate_run
+
+    results = calibrate_run(folder, risk, confidence, seed)
+    if as_json:
+        return print_json(results)
+    for number, change in results.items():
+        show_risk(change["before"], change["after"], f"{folder}, seed {number}: risk on the test split")
+    after = [change["after"] for change in results.values()]
+    kept = "on average over calibration sets" if confidence is None else f"with probability {confidence:g}"
+    say(f"No router costs more than {max(figures['risk'] for figures in after):g} of the base's accuracy, {kept}.")
+    say(f"`redx evaluate {folder}` shows all rules at this risk.")
+
+
+def show_risk(before: dict[str, Any] | None, after: dict[str, Any] | None, title: str) -> None:
+    """Print what a change does to the promise and to the figures of `red`; nothing where there is no risk control."""
+    rows = [
+        [
+            name,
+            f"{figures['risk']:g}" + (f" (p = {figures['confidence']:g})" if figures["confidence"] else ""),
+            str(figures["calibration"]),
+            "—" if figures["cutoff"] is None else f"{figures['cutoff']:.3f}",
+            *(f"{figures[key]:.4f}" for key in ("base", "clean", "worst", "harm")),
+            f"{figures['low']:.4f}-{figures['high']:.4f}",
+        ]
+        for name, figures in (("before", before), ("after", after))
+        if figures
+    ]
+    if rows:
+        show_table(COLUMNS, rows, title)

@@ -1,0 +1,119 @@
+"""Recalibrate a finished run for another risk, and measure the promise on its test split."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+from redx.composition.evaluation import certify, worst_harm
+from redx.composition.metrics import exact_interval
+from redx.composition.parts import Parts
+from redx.composition.rules import get_rule
+from redx.errors import RedxError
+from redx.models.calibration import Calibration, read_calibration, write_calibration
+from redx.runs.folder import choose_seed, lock_run, read_config
+from redx.runs.parts import read_parts
+from redx.runs.transaction import consistently, edit
+
+RULE = "red"  # the rule whose figures are shown
+
+
+def calibrate_run(
+    run: Path, risk: float | None = None, confidence: float | None = None, seed: int | None = None
+) -> dict[int, dict[str, Any]]:
+    """Set the risk that a finished run keeps; nothing is trained, and no model is loaded.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    risk
+        Bound on the harm of the worst router; by default 0.01, or the smallest that the calibration examples support.
+    confidence
+        None: the bound holds on average over calibration sets. Otherwise it holds with this probability.
+    seed
+        Which seed of the run; all of them by default.
+
+    Returns
+    -------
+    dict
+        By seed, the figures of `red` on the test split `before` and `after`, as `risk_figures` returns them.
+    """
+    config = read_config(run)
+    seeds = config.seeds if seed is None else (choose_seed(run, seed)[1],)
+    results: dict[int, dict[str, Any]] = {}
+    with lock_run(run, config):
+        changes = {number: _read(run, number).at(risk, confidence) for number in seeds}  # all are possible, or none
+        for number, calibration in changes.items():
+            before = risk_figures(run, number)
+            with edit(run / f"seed-{number}") as transaction:
+                files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
+                write_calibration(*files, calibration)
+            results[number] = {"before": before, "after": risk_figures(run, number)}
+    return results
+
+
+def risk_figures(run: Path, seed: int | None = None) -> dict[str, Any] | None:
+    """Return what a seed promises and what its test split shows; None where no bank has risk control.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    seed
+        Which seed of the run; the first by default.
+    """
+    config, number = choose_seed(run, seed)
+    bank_id = config.controlled_bank
+    if bank_id is None:
+        return None
+
+    def read() -> dict[str, Any]:
+        return describe_risk(_read(run, number), read_parts(run, number, bank_id).banks[bank_id])
+
+    return consistently(run, run / f"seed-{number}", read)
+
+
+def describe_risk(calibration: Calibration, parts: Parts) -> dict[str, Any]:
+    """Return the promise of a calibration and the figures of `red` on these examples.
+
+    Parameters
+    ----------
+    calibration
+        The calibration of the experts.
+    parts
+        The record of test examples with confidences and cut-offs.
+
+    Returns
+    -------
+    dict
+        risk, confidence, cutoff (None: infinite), calibration (number of examples), base, clean, worst (accuracies),
+        and harm with the exact interval low to high.
+    """
+    rule = get_rule(RULE)
+    certified = certify(rule, parts)
+    right = certified.predicted == parts.labels
+    base = certify(get_rule("base"), parts).predicted == parts.labels
+    harmed = int(worst_harm(parts, certified).sum())
+    low, high = exact_interval(harmed, len(parts))
+    cutoff = calibration.cutoffs.simplex
+    return {
+        "risk": calibration.risk,
+        "confidence": calibration.confidence,
+        "cutoff": cutoff if math.isfinite(cutoff) else None,
+        "calibration": calibration.examples,
+        "base": float(base.double().mean()),
+        "clean": float(right.double().mean()),
+        "worst": float((right & (certified.radius >= 1)).double().mean()),
+        "harm": harmed / len(parts),
+        "low": low,
+        "high": high,
+    }
+
+
+def _read(run: Path, seed: int) -> Calibration:
+    calibration = read_calibration(run / f"seed-{seed}")
+    if calibration is None:
+        raise RedxError(f"{run} has no experts under risk control; repeat its `redx run` with this version of redx.")
+    return calibration
