@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.cli import checkpoint, evaluate, experts, predict, resources, run
+from redx.cli import check, checkpoint, evaluate, experts, predict, resources, run
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -32,6 +32,7 @@ caching = typer.Typer(help="Show or clear the cache: data, backbones, features."
 app.add_typer(running, name="run")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.certify)
+app.command()(check.check)
 app.command()(run.report)
 app.command()(predict.predict)
 app.command(context_settings={"ignore_unknown_options": True})(predict.solve)  # a question may begin with a minus
