@@ -56,7 +56,8 @@ def check(
     if as_json:
         print_json(result.to_dict() | {"settings": str(settings.file) if settings.file else None})
     else:
-        show_table(COLUMNS, table_rows(result), title(result))
+        say(title(result))
+        show_table(COLUMNS, table_rows(result))
         if settings.file:
             say(f"Settings that are not given as options: {settings.file}.")
         say(result.verdict)

@@ -21,7 +21,7 @@ from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.reading import exists, is_file, read_json
 from redx.runs.check_bounds import lower_bound, mean_count, upper_bound, worse_p_value
-from redx.runs.check_output import Check, CheckResult, show_bound, show_floor
+from redx.runs.check_output import Check, CheckResult, show_bound, show_number, show_p_value
 from redx.runs.check_settings import CONFIDENCE, RULE, Floors, check_confidence
 from redx.runs.folder import DataFile, read_config
 from redx.runs.parts import read_parts
@@ -194,12 +194,10 @@ def _check_share(
     if (bound <= floor) if most else (bound >= floor):
         return Check(name, floor, mean, bound, True, domain=domain)
     side, relation = ("upper", "above") if most else ("lower", "below")
-    reason = f"the {side} bound {show_bound(name, bound, floor)} is {relation} {show_floor(floor)}"
+    reason = f"the {side} bound {show_bound(name, bound, floor)} is {relation} {show_number(floor)}"
     if (limit > floor) if most else (limit < floor):
-        reach = (
-            f"{examples:,} test examples can show no {'less' if most else 'more'} than {show_bound(name, limit, floor)}"
-        )
-        reason = f"{reason}, and {reach}"
+        amount = f"{'less' if most else 'more'} than {show_bound(name, limit, floor)}"
+        reason = f"{reason}, and {examples:,} test examples can show no {amount}"
     return Check(name, floor, mean, bound, False, reason, domain)
 
 
@@ -228,7 +226,9 @@ def _check_risk(folder: Path, seeds: Iterable[int], rule: Rule, floor: float) ->
             return Check("max-risk", floor, None, None, False, reason)
         risks.append(file.risk)
     worst = max(risks)
-    reason = "" if worst <= floor else f"the run is calibrated for the risk {worst:g}, above {show_floor(floor)}"
+    reason = (
+        "" if worst <= floor else f"the run is calibrated for the risk {show_number(worst)}, above {show_number(floor)}"
+    )
     return Check("max-risk", floor, worst, worst, not reason, reason)
 
 
@@ -261,8 +261,10 @@ def _check_losses(name: str, pairs: Sequence[tuple[Tensor, Tensor]], level: floa
     lost = Fraction(sum(int((old & ~new).sum()) for new, old in pairs), len(pairs))
     difference = sum(float(new.double().mean() - old.double().mean()) for new, old in pairs) / len(pairs)
     p_value = worse_p_value(math.ceil(gained), math.floor(lost))
-    shown = f"{float(lost):g} test examples lost and {float(gained):g} gained, p = {show_bound(name, p_value, level)}"
-    reason = "" if p_value >= level else shown
+    reason = ""
+    if p_value < level:
+        changes = f"{show_number(float(lost))} test examples lost and {show_number(float(gained))} gained"
+        reason = f"{changes}, {show_p_value(p_value, level)}"
     return Check(name, level, difference, p_value, not reason, reason, gained=float(gained), lost=float(lost))
 
 

@@ -122,9 +122,21 @@ def show_bound(name: str, bound: float, floor: float) -> str:
     return f"{Decimal(str(bound)).quantize(Decimal(1).scaleb(-min(places, 20)), rounding):f}"
 
 
-def show_floor(floor: float) -> str:
-    """Return a floor as text, with as many digits as a user writes."""
-    return f"{floor:.12g}"
+def show_p_value(p_value: float, level: float) -> str:
+    """Return a p-value as text, rounded down, with its sign.
+
+    Examples
+    --------
+    >>> show_p_value(0.03125, 0.05), show_p_value(1e-9, 0.05)
+    ('p = 0.0312', 'p < 0.0001')
+    """
+    shown = show_bound("p", p_value, level)
+    return f"p = {shown}" if float(shown) else f"p < {shown[:-1]}1"
+
+
+def show_number(number: float) -> str:
+    """Return a floor or a mean count as text, with as many digits as it needs."""
+    return f"{number:.12g}"
 
 
 def table_rows(result: CheckResult) -> list[list[str]]:
@@ -152,23 +164,15 @@ def _word(check: Check) -> str:
 
 def _figures(check: Check) -> list[str]:
     """Return what was measured, the bound and the floor, as text."""
-    sign = "≤" if check.name.startswith("max") else "≥"
-    if check.gained is not None and check.lost is not None and check.bound is not None:
-        p_value = show_bound(check.name, check.bound, check.floor)
-        return [
-            f"{check.gained:g} gained, {check.lost:g} lost",
-            f"p = {p_value}",
-            f"p {sign} {show_floor(check.floor)}",
-        ]
+    floor = f"{'≤' if check.name.startswith('max') else '≥'} {show_number(check.floor)}"
     if check.measured is None or check.bound is None:
-        return ["—", "—", f"{sign} {show_floor(check.floor)}"]
+        return ["—", "—", floor]
+    if check.gained is not None and check.lost is not None:
+        changes = f"{show_number(check.gained)} gained, {show_number(check.lost)} lost"
+        return [changes, show_p_value(check.bound, check.floor), f"p {floor}"]
     if check.name == "max-risk":
-        return [f"{check.measured:g}", "—", f"{sign} {show_floor(check.floor)}"]
-    return [
-        f"{check.measured:.{PLACES}f}",
-        show_bound(check.name, check.bound, check.floor),
-        f"{sign} {show_floor(check.floor)}",
-    ]
+        return [show_number(check.measured), "—", floor]
+    return [f"{check.measured:.{PLACES}f}", show_bound(check.name, check.bound, check.floor), floor]
 
 
 def title(result: CheckResult) -> str:
