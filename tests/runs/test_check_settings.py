@@ -36,10 +36,10 @@ def test_the_file_beside_the_present_folder_is_found(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[check]\nmin_acuracy = 0.9", "no setting 'min_acuracy'; did you mean 'min_accuracy'"),
-        ("[check]\nmin-domain = 0.9", "did you mean 'min_domain'"),
+        ("[check]\nmin_acuracy = 0.9", "no setting 'min_acuracy'; the nearest is 'min_accuracy'"),
+        ("[check]\nmin-domain = 0.9", "the nearest is 'min_domain'"),
         ("[check]\njunit = 'x.xml'", "no setting 'junit'"),
-        ("[chek]\nmin_accuracy = 0.9", r"no section \[chek\] that redx reads; did you mean \[check\]"),
+        ("[chek]\nmin_accuracy = 0.9", r"no section \[chek\]; write \[check\]"),
         ("min_accuracy = 0.9", r"outside of a section; write \[check\]"),
         ("[check]\nmin_accuracy 0.9", "at line 2"),
         ("[check]\nmin_accuracy = 90", "write 0.9 for 90 %"),

@@ -130,12 +130,12 @@ def _read_section(file: Path) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise RedxError(f"{file} has {_short(name)} outside of a section; write [{SECTION}] in a line above it.")
         if name != SECTION:
-            raise RedxError(f"{file} has no section [{_short(name)[1:-1]}] that redx reads; did you mean [{SECTION}]?")
+            raise RedxError(f"{file}: redx reads no section [{_short(name)[1:-1]}]; write [{SECTION}].")
     section: dict[str, Any] = content.get(SECTION, {})
     for name, value in section.items():
         if name not in NAMES:
             near = difflib.get_close_matches(name, NAMES, n=1, cutoff=0.0)
-            raise RedxError(f"{file} has no setting {_short(name)}; did you mean '{near[0]}'?")
+            raise RedxError(f"{file}: there is no setting {_short(name)}; the nearest is '{near[0]}'.")
         if name in ("against", "rule") and not isinstance(value, str):
             raise RedxError(f"{file} has {name} = {_short(value)}, which is no text; write it in quotes.")
     try:
