@@ -19,7 +19,7 @@ from redx.composition.parts import Parts
 from redx.errors import RedxError
 from redx.runs.check import check_run
 from redx.runs.check_bounds import lower_bound, mean_count, upper_bound, worse_p_value
-from redx.runs.check_output import Check
+from redx.runs.check_output import Check, table_rows
 from redx.runs.check_settings import Floors
 
 MakeRun = Callable[..., Path]
@@ -221,8 +221,11 @@ def test_lost_certificates_are_found_where_no_clean_answer_is_lost(make_run: Mak
 def test_gains_and_losses_are_means_over_the_seeds_that_both_runs_have(make_run: MakeRun) -> None:
     all_right, some = with_answers([True] * 9), with_answers([False] * 3 + [True] * 6)
     old, new = make_run("old", all_right, all_right), make_run("new", some, all_right, some)
-    check = check_run(new, Floors(), against=old).checks[0]
-    assert (check.lost, check.bound) == (1.5, worse_p_value(0, 1))
+    result = check_run(new, Floors(), against=old)
+    check = result.checks[0]
+    assert (check.lost, check.bound, check.seeds) == (1.5, worse_p_value(0, 1), (0, 1))
+    assert table_rows(result)[0][0] == "against-accuracy, seeds 0, 1 only"
+    assert table_rows(check_run(old, Floors(), against=new))[0][0] == "against-accuracy"
 
 
 def test_runs_of_other_test_splits_do_not_compare(make_run: MakeRun) -> None:

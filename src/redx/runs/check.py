@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -237,7 +237,7 @@ def _check_against(
 ) -> list[Check]:
     """Return the checks of clean and certified accuracy against another run of the same test split."""
     config = _read_run(against)
-    seeds = [seed for seed in config.seeds if seed in answers]
+    seeds = [seed for seed in answers if seed in config.seeds]
     if not seeds:
         raise RedxError(f"{folder} and {against} have no seed in common; run one of them again with --seed.")
     hashes, other_hashes = _test_hashes(folder), _test_hashes(against)
@@ -248,11 +248,12 @@ def _check_against(
         if not same or not torch.equal(answers[seed].labels, other.labels):
             raise RedxError(f"{folder} and {against} have different test splits (seed {seed}), so they do not compare.")
         pairs.append((answers[seed], other))
-    level = round(1 - confidence, 12)
-    return [
-        _check_losses("against-accuracy", [(new.right, old.right) for new, old in pairs], level),
-        _check_losses("against-certified", [(new.certified, old.certified) for new, old in pairs], level),
-    ]
+    measures = {"against-accuracy": _MEASURES["min_accuracy"], "against-certified": _MEASURES["min_certified"]}
+    checks = []
+    for name, measure in measures.items():
+        check = _check_losses(name, [(measure(new), measure(old)) for new, old in pairs], round(1 - confidence, 12))
+        checks.append(replace(check, seeds=tuple(seeds)))
+    return checks
 
 
 def _check_losses(name: str, pairs: Sequence[tuple[Tensor, Tensor]], level: float) -> Check:

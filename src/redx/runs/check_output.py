@@ -36,6 +36,8 @@ class Check:
     gained, lost
         For `against-…`, the examples on which only this run is right, and those on which only the other one is; as a
         mean over seeds.
+    seeds
+        For `against-…`, the seeds that both runs have, on which they were compared.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Check:
     domain: str = ""
     gained: float | None = None
     lost: float | None = None
+    seeds: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class CheckResult:
         total = len(self.checks)
         if self.ok:
             every = {1: "The check holds", 2: "Both checks hold"}.get(total, f"All {total} checks hold")
-            return f"{every} for the rule {self.rule} at confidence {self.confidence:g}."
+            return f"{every} for the rule {self.rule} at confidence {show_number(self.confidence)}."
         reasons = "; ".join(f"{check.name} ({check.reason})" for check in self.broken)
         if total == 1:
             return f"The check is broken: {reasons}."
@@ -152,10 +155,18 @@ def table_rows(result: CheckResult) -> list[list[str]]:
     list of list of str
         Cells under the names of `COLUMNS`.
     """
-    return [
-        [f"{check.name}: {check.domain}" if check.domain else check.name, *_figures(check), _word(check)]
-        for check in result.checks
-    ]
+    return [[_label(result, check, check.domain), *_figures(check), _word(check)] for check in result.checks]
+
+
+def _label(result: CheckResult, check: Check, domain: str) -> str:
+    """Return the name of a check with its domain, or with its seeds where these are not all seeds of the run."""
+    if check.seeds and check.seeds != result.seeds:
+        return f"{check.name}, {_seeds(check.seeds)} only"
+    return f"{check.name}: {domain}" if domain else check.name
+
+
+def _seeds(seeds: tuple[int, ...]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def _word(check: Check) -> str:
@@ -182,8 +193,8 @@ def title(result: CheckResult) -> str:
 
 
 def _setting(result: CheckResult) -> str:
-    seeds = f"seed{'s' * (len(result.seeds) > 1)} {', '.join(map(str, result.seeds))}"
-    return f"rule {result.rule}, {seeds}, {result.examples:,} test examples, confidence {result.confidence:g}"
+    tested = f"{_seeds(result.seeds)}, {result.examples:,} test examples"
+    return f"rule {result.rule}, {tested}, confidence {show_number(result.confidence)}"
 
 
 def to_markdown(result: CheckResult) -> str:
@@ -198,7 +209,7 @@ def to_markdown(result: CheckResult) -> str:
     lines = [f"### redx check {_code(result.run)}{against}: {'ok' if result.ok else 'broken'}", ""]
     lines += [result.verdict, "", f"| {' | '.join(COLUMNS)} |", "|---|---:|---:|---:|---|"]
     for check in result.checks:
-        name = f"{check.name}: {_code(check.domain)}" if check.domain else check.name
+        name = _label(result, check, _code(check.domain) if check.domain else "")
         word = "ok" if check.ok else "**broken**"
         lines.append(f"| {' | '.join([name, *_figures(check), word])} |")
     return "\n".join([*lines, "", f"{_setting(result)[0].upper()}{_setting(result)[1:]}.", ""])
