@@ -23,6 +23,7 @@ from faults.mutations import (
     mutate_pt,
     mutate_safetensors,
 )
+from helpers.checked_runs import write_risk
 from helpers.own_data import draw_clouds, text_records, write_arrays, write_table
 from redx.composition.evaluation import certify, evaluate, match_banks
 from redx.composition.summary import read_summary
@@ -33,6 +34,8 @@ from redx.io.files import check_name, natural_order, to_safe_name
 from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.report.content import Figure, Line, Panel, Study, Table
+from redx.runs.check import check_run
+from redx.runs.check_settings import Floors, read_settings
 from redx.runs.checkpoint import evaluate_checkpoint, export_run
 from redx.runs.folder import SeedFolder, load, lock_run, read_config
 from redx.runs.inspection import inspect_path
@@ -82,6 +85,8 @@ def make_material(folder: Path) -> Material:
     run = folder / "run"
     redx.run("features", "quick", out=run, file=str(arrays), alpha=0.2, study="none", epochs=epochs, noise=["swap"])
     (run / "seed-0" / "state.json").write_text('{"version": 1}')
+    write_risk(Path(shutil.copytree(run, folder / "calibrated")), 0, 0.01, "simplex", "box")
+    (folder / "redx.toml").write_text('[check]\nmin_accuracy = 0.9\nrule = "red"\nagainst = "other"\n')
     line = Line("red", (0.0, 1.0), (0.5, 0.25))
     figure = Figure("f", "caption", (Panel("p", "x", "y", (line,)),))
     study = Study({"seeds": [0]}, (Table("t", ("a", "b"), (("x", 1.5), (None, 2))),), (figure,))
@@ -121,6 +126,9 @@ def make_targets(material: Material) -> list[Target]:
         evaluate(banks, task="features", seed=0, domains=stored.domains, rules=["red"], kinds=["swap"], levels=[0.5])
         for rule, _bank, parts in match_banks(banks, ["moe"]):
             certify(rule, parts)
+
+    def check_risk(_: Random) -> None:
+        check_run(folder / "calibrated", Floors(max_risk=0.01))
 
     def read_rows(path: Path) -> Callable[[Random], object]:
         def read(_: Random) -> None:
@@ -191,6 +199,8 @@ def make_targets(material: Material) -> list[Target]:
         Target("study.json", run / "study.json", jsons, lambda _: read_study(run), 2),
         Target("stages.json", seed / "stages.json", jsons, lambda _: SeedFolder(seed), 2),
         Target("data.json", run / "data.json", jsons, lambda _: export_run(run, folder / "again.safetensors"), 0.5),
+        Target("risk.json", folder / "calibrated/seed-0/risk.json", jsons, check_risk, 0.5),
+        Target("redx.toml", folder / "redx.toml", [mutate_lines], lambda _: read_settings(run), 2),
         Target("base", seed / "base.safetensors", tensors, predict, 1),
         Target("router", seed / "router.safetensors", tensors, predict, 1),
         Target("pooled", seed / "pooled.safetensors", tensors, predict, 1),

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.cli import calibrate, checkpoint, evaluate, experts, predict, resources, run
+from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -33,6 +33,7 @@ app.add_typer(running, name="run")
 app.command()(evaluate.evaluate)
 app.command()(evaluate.certify)
 app.command()(calibrate.calibrate)
+app.command()(check.check)
 app.command()(run.report)
 app.command()(predict.predict)
 app.command(context_settings={"ignore_unknown_options": True})(predict.solve)  # a question may begin with a minus
