@@ -80,9 +80,7 @@ class TrainingConfig(StrictConfig):
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
     beta: float = Field(default=0.999, gt=0, lt=1, description="second β of AdamW: decay of the squared gradients")
     weight_decay: float = Field(default=1e-4, ge=0, description="decoupled weight decay")
-    warmup: float = Field(
-        default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises to its peak"
-    )
+    warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
     schedule: Literal["cosine", "constant"] = Field(default="cosine", description="learning rate after the warm-up")
     clip: float | None = Field(default=None, gt=0, description="largest norm of the gradient of a step")
     patience: int | None = Field(
@@ -107,12 +105,8 @@ class BankConfig(StrictConfig):
         description="width of the hidden layers, or the rank R of a low-rank expert; 0: a quarter of D",
     )
     depth: int = Field(default=2, ge=1, le=32, description="number of hidden layers of an mlp")
-    activation: Literal["gelu", "relu", "tanh"] = Field(
-        default="gelu", description="activation function between the layers"
-    )
-    standardise: bool = Field(
-        default=False, description="train on standardised inputs; the scaling is folded into the first layer"
-    )
+    activation: Literal["gelu", "relu", "tanh"] = Field(default="gelu", description="activation between the layers")
+    standardise: bool = Field(default=False, description="train on standardised inputs (folded into the first layer)")
     scale: float = Field(default=1.0, gt=0, description="factor on the output; a small factor keeps a residual small")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the inputs of an expert")
     smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
@@ -208,7 +202,7 @@ class BaseConfig(StrictConfig):
         default=0.1,
         gt=0,
         le=1,
-        description="share of the training split in the shared subset, on which the base is trained",
+        description="share of the training split that the base is trained on: the shared subset",
     )
     least: Count = Field(default=0, ge=0, description="smallest number of examples per label in the shared subset")
     augment: bool = Field(default=False, description="distort the images differently in every step")
@@ -274,8 +268,9 @@ class RunConfig(StrictConfig):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="device for training: cpu or cuda")
     threads: int = Field(default=0, ge=0, le=4096, description="threads for training; 0: as many as PyTorch uses")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
-    limit: int | None = Field(
-        default=None, ge=100, le=2**31, description="largest number of training examples, for trials"
+    limit: int | None = Field(default=None, ge=100, le=2**31, description="most training examples to use, for trials")
+    shots: int | None = Field(
+        default=None, ge=1, le=2**31, description="training examples per label, drawn by the seed"
     )
     questions: QuestionsConfig = QuestionsConfig()
     table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
