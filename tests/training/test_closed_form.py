@@ -23,7 +23,15 @@ from redx.models.backbones.image import IdentityEncoder
 from redx.models.banks import MLPBank, run_bank
 from redx.models.base import Base
 from redx.runs.presets import configure
-from redx.training.closed_form import PENALTIES, draw_projection, fit_bank, fit_lda, fit_means, fit_ridge
+from redx.training.closed_form import (
+    PENALTIES,
+    draw_projection,
+    fit_bank,
+    fit_lda,
+    fit_means,
+    fit_ridge,
+    fit_temperature,
+)
 
 RIDGE = BankConfig(shape="mlp", depth=1, activation="relu", hidden=40, fit="ridge")
 CONFIGS = {
@@ -115,6 +123,31 @@ def test_class_means_are_compared_by_angle_where_that_is_better() -> None:
     assert not fit_means(train, short)[1].any()
     assert fit_means(train, long)[1].any()  # neither is better by angle
     assert fit_means(train, train)[1].any()  # both are right
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_size_of_the_logits_is_the_best_on_validation_and_changes_no_answer(name: str) -> None:
+    train, validation, test = draw_features(400), draw_features(300, 1), draw_features(500, 2)
+    bank = fit(name, train, validation)
+    projection = bank.weights[0].detach()[0]
+    features = torch.relu(test.inputs @ projection) if name == "ridge" else test.inputs
+    weight, bias = {
+        "means": lambda: fit_means(train, validation),
+        "lda": lambda: fit_lda(train),
+        "ridge": lambda: fit_ridge(train, validation, projection),
+    }[name]()
+    assert answers(bank, test.inputs).tolist() == (features.double() @ weight + bias).argmax(-1).tolist()
+    logits = run_bank(bank, validation.inputs)[:, 0]
+    losses = [float(torch.nn.functional.cross_entropy(factor * logits, validation.labels)) for factor in (0.9, 1, 1.1)]
+    assert losses[1] == min(losses)
+
+
+def test_the_temperature_undoes_a_factor_on_calibrated_logits() -> None:
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(20_000, 5, generator=draw).double()
+    labels = torch.multinomial(logits.softmax(-1), 1, generator=draw)[:, 0]
+    for factor in (0.02, 1.0, 30.0):
+        assert fit_temperature(factor * logits, labels) == pytest.approx(1 / factor, rel=0.05)
 
 
 # --- classes without examples

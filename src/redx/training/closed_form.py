@@ -5,7 +5,9 @@
     ridge   ridge regression to one-hot labels on relu(x P) with a random, fixed P, as in RanPAC
 
 Each is the same function of features as a trained head of shape `linear` or, for `ridge`, `mlp`, so that it is saved,
-loaded and evaluated like one. A class without training examples is never predicted for inputs like those of training.
+loaded and evaluated like one. Its logits are multiplied by one factor, chosen on validation, which changes no answer: a
+ridge gives numbers around 0 and 1, whose softmax would be nearly uniform. A class without training examples is never
+predicted for inputs like those of training.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Generator, Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import cross_entropy, one_hot
 
 from redx.config import BankConfig, BankId
 from redx.data.dataset import Split
@@ -43,7 +45,7 @@ def fit_bank(bank_id: BankId, config: BankConfig, train: Split, validation: Spli
     train
         Training examples of all domains; inputs are features, (N, E).
     validation
-        Validation examples for choices: the form of `means`, and λ of `ridge`.
+        Validation examples for choices: the form of `means`, λ of `ridge`, and the size of the logits.
     base
         The frozen base, which gives the widths.
     seed
@@ -76,6 +78,9 @@ def fit_bank(bank_id: BankId, config: BankConfig, train: Split, validation: Spli
         else:
             weight, bias = fit_means(known, checked) if config.fit == "means" else fit_lda(known)
     _fill(bank, -1, weight, bias, present)
+    if len(checked):
+        factor = fit_temperature(run_bank(bank, checked.inputs)[:, 0, present], checked.labels)
+        _fill(bank, -1, factor * weight, factor * bias, present)
     return _exclude_missing(bank, train.inputs, present)
 
 
@@ -181,6 +186,16 @@ def fit_ridge(train: Split, validation: Split, projection: Tensor, penalties: Se
     if not len(checked):
         return solve(penalties[len(penalties) // 2])
     return max((solve(penalty) for penalty in penalties), key=lambda layer: _accuracy(layer, checked))  # the first best
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """Return the factor on logits (N, C) from 0.001 to 1000 with the smallest cross-entropy to labels (N,)."""
+    from scipy.optimize import fminbound
+
+    def loss(exponent: float) -> float:
+        return float(cross_entropy(10**exponent * logits.double(), labels))
+
+    return 10 ** float(fminbound(loss, -3, 3))
 
 
 def _random_features(x: Tensor, projection: Tensor) -> Tensor:

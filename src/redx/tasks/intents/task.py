@@ -76,9 +76,9 @@ TASKS = {
         "intents",
         "CLINC150: queries of 150 intents in ten domains, with one expert per domain on a sentence encoder.",
         {
-            # redx run intents --preset quick: to see everything once.
+            # redx run intents --preset quick: a minute, to see everything once.
             "quick": preset_config("quick", 5, compare=False),
-            # redx run intents: minutes a seed on one core, after the queries were encoded once.
+            # redx run intents: under four minutes a seed on one core, after the queries were encoded once.
             "default": preset_config("default", 20, compare=True),
         },
         load,
