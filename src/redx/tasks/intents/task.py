@@ -78,7 +78,7 @@ TASKS = {
         {
             # redx run intents --preset quick: a minute, to see everything once.
             "quick": preset_config("quick", 5, compare=False),
-            # redx run intents: under four minutes a seed on one core, after the queries were encoded once.
+            # redx run intents: three to five minutes a seed on one core, after the queries were encoded once.
             "default": preset_config("default", 20, compare=True),
         },
         load,
