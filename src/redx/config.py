@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, field_validator, model_validator
 
 MAX_WIDTH, MAX_TRUNK = 2**16, 2**13  # of the layers of experts and router, and of a trunk
 MAX_SEED = 2**63 - 1
@@ -82,9 +82,7 @@ class TrainingConfig(StrictConfig):
     lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
     beta: float = Field(default=0.999, gt=0, lt=1, description="second β of AdamW: decay of the squared gradients")
     weight_decay: float = Field(default=1e-4, ge=0, description="decoupled weight decay")
-    warmup: float = Field(
-        default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises to its peak"
-    )
+    warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
     schedule: Literal["cosine", "constant"] = Field(default="cosine", description="learning rate after the warm-up")
     clip: float | None = Field(default=None, gt=0, description="largest norm of the gradient of a step")
     patience: int | None = Field(
@@ -109,12 +107,8 @@ class BankConfig(StrictConfig):
         description="width of the hidden layers, or the rank R of a low-rank expert; 0: a quarter of D",
     )
     depth: int = Field(default=2, ge=1, le=32, description="number of hidden layers of an mlp")
-    activation: Literal["gelu", "relu", "tanh"] = Field(
-        default="gelu", description="activation function between the layers"
-    )
-    standardise: bool = Field(
-        default=False, description="train on standardised inputs; the scaling is folded into the first layer"
-    )
+    activation: Literal["gelu", "relu", "tanh"] = Field(default="gelu", description="activation between the layers")
+    standardise: bool = Field(default=False, description="train on standardised inputs (folded into the first layer)")
     scale: float = Field(default=1.0, gt=0, description="factor on the output; a small factor keeps a residual small")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the inputs of an expert")
     smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
@@ -123,6 +117,9 @@ class BankConfig(StrictConfig):
         description="loss outside the expert's domain: cross-entropy (truth), size of the residual, or loss of margin",
     )
     anchor_weight: float = Field(default=1.0, ge=0, description="weight of the anchor loss")
+    fit: Literal["gradient", "means", "lda", "ridge"] = Field(
+        default="gradient", description="how a pooled head is fitted: by gradient, or in closed form (the other three)"
+    )
     of: BankKey | None = Field(default=None, description="use the experts of this bank instead of training new ones")
     owned: bool = Field(
         default=False, description="an expert is active only where its ownership score exceeds its cut-off"
@@ -132,14 +129,20 @@ class BankConfig(StrictConfig):
     )
     training: TrainingConfig = TrainingConfig()
 
+    @model_validator(mode="after")
+    def check_fit(self) -> BankConfig:
+        """Return the settings, or refuse a network that the closed form cannot fit."""
+        mlp = (self.shape, self.depth, self.activation) == ("mlp", 1, "relu")
+        if self.fit != "gradient" and not (mlp if self.fit == "ridge" else self.shape == "linear"):
+            raise ValueError("fit 'ridge' is for an mlp of depth 1 with relu, and 'means' and 'lda' for a linear head")
+        return self
+
 
 class QuestionsConfig(StrictConfig):
     """Settings of the questions of an arithmetic task: generated, or read from a file."""
 
     file: str | None = Field(default=None, description="JSONL file with the questions, instead of generated ones")
-    total: Count = Field(
-        default=25_000, ge=100, description="questions to generate for all three splits, including repetitions"
-    )
+    total: Count = Field(default=25_000, ge=100, description="questions to generate for all splits, with repetitions")
     split: Literal["disjoint", "random"] = Field(
         default="disjoint", description="no question in two splits in any wording, or rows split at random"
     )
@@ -159,9 +162,7 @@ class TableConfig(StrictConfig):
     file: str | None = Field(default=None, description="JSONL, CSV or Parquet file, or .npz file with features")
     text: str = Field(default="text", description="column with the texts; in an .npz file the array with the features")
     label: str = Field(default="label", description="column with the labels: words or numbers")
-    domain: str | None = Field(
-        default=None, description="column with the domains; without one, clustering defines them"
-    )
+    domain: str | None = Field(default=None, description="column with the domains; without one, clusters define them")
     split: str | None = Field(
         default=None, description="column with train, validation or test; without one the split is 8 : 1 : 1 by seed"
     )
@@ -210,10 +211,7 @@ class BaseConfig(StrictConfig):
         default="classes", description="training target: classes, or the value of answers that are ordered numbers"
     )
     share: float = Field(
-        default=0.1,
-        gt=0,
-        le=1,
-        description="share of the training split in the shared subset, on which the base is trained",
+        default=0.1, gt=0, le=1, description="share of the training split that the base learns from: the shared subset"
     )
     least: Count = Field(default=0, ge=0, description="smallest number of examples per label in the shared subset")
     augment: bool = Field(default=False, description="distort the images differently in every step")
@@ -279,9 +277,8 @@ class RunConfig(StrictConfig):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="device for training: cpu or cuda")
     threads: int = Field(default=0, ge=0, le=4096, description="threads for training; 0: as many as PyTorch uses")
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
-    limit: int | None = Field(
-        default=None, ge=100, le=2**31, description="largest number of training examples, for trials"
-    )
+    limit: int | None = Field(default=None, ge=100, le=2**31, description="most training examples to use, for trials")
+    shots: int | None = Field(default=None, ge=1, le=2**31, description="training examples a label, drawn by the seed")
     questions: QuestionsConfig = QuestionsConfig()
     table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
     decomposer: Literal["none", "pointer", "lm"] = Field(
@@ -289,9 +286,7 @@ class RunConfig(StrictConfig):
     )
     reading: ReadingConfig = ReadingConfig()
     base: BaseConfig = BaseConfig()
-    banks: dict[BankKey, BankConfig] = Field(
-        description="banks by FORM/NAME; the forms are standalone, residual and pooled"
-    )
+    banks: dict[BankKey, BankConfig] = Field(description="banks by FORM/NAME; forms: standalone, residual, pooled")
     main: dict[str, str] = Field(description="by form, the bank that a rule without a bank reads")
     average: bool = Field(default=False, description="also average the parameters of every standalone bank")
     ownership: OwnershipConfig = OwnershipConfig()
@@ -322,9 +317,7 @@ class RunConfig(StrictConfig):
         default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to evaluate"
     )
     levels: tuple[float, ...] = Field(default=(0, 0.1, 0.25, 0.5, 0.75, 1), description="noise levels in [0, 1]")
-    epsilons: tuple[float, ...] = Field(
-        default=(0, 0.05, 0.1, 0.25, 0.5, 1), description="values of ε in [0, 1] to certify"
-    )
+    epsilons: tuple[float, ...] = Field(default=(0, 0.05, 0.1, 0.25, 0.5, 1), description="values of ε to certify")
     study: Literal["none", "quick", "full"] = Field(default="full", description="additional experiments of the task")
 
     def of_form(self, *forms: str) -> dict[BankId, BankConfig]:
@@ -356,6 +349,8 @@ class RunConfig(StrictConfig):
         for bank_id, bank in banks.items():
             if bank_id.form == "averaged":
                 raise ValueError("an averaged bank is not trained; set average to true instead")
+            if bank.fit != "gradient" and bank_id.form != "pooled":
+                raise ValueError(f"bank '{bank_id}' is trained by gradient; only pooled heads have a closed form")
             if bank.of is not None and bank.of not in banks:
                 raise ValueError(f"bank '{bank_id}' uses the experts of '{bank.of}', which does not exist")
         return banks

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import redx
+from helpers.clinc import real_folder
 from redx.cli import main
 from redx.runs import pipeline, presets
 
@@ -58,6 +59,8 @@ def test_commands_in_the_documents_run(
             run: redx.Run = request.getfixturevalue(fixture)
             shutil.copytree(run.folder, tmp_path / "runs" / name)
             monkeypatch.setenv("REDX_CACHE", str(run.folder.parent / "cache"))
+    if words[:2] == ("fetch", "intents"):
+        monkeypatch.setenv("REDX_DATA", str(real_folder()))
     if words[0] in ("cache", "doctor"):
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     configured: list[Any] = []

@@ -65,7 +65,7 @@ def test_clearing_removes_one_kind_or_all_and_nothing_else(full: Path) -> None:
     assert cache.clear_cache() == 0
     assert (full / "outside/mine").exists()
     assert (full / "cache/other").read_text() == "mine"
-    with pytest.raises(RedxError, match="no kind 'all'; choose one of mnist, backbone, features"):
+    with pytest.raises(RedxError, match="no kind 'all'; choose one of mnist, intents, backbone, features"):
         cache.clear_cache("all")
 
 

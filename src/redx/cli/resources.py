@@ -24,6 +24,19 @@ def fetch_mnist(
     print_json({"folder": str(folder)}) if as_json else say(f"MNIST is in {folder}")
 
 
+def fetch_intents(
+    data_dir: Annotated[Path | None, typer.Option(help=about("data_dir"))] = None, as_json: AsJson = False
+) -> None:
+    """Fetch CLINC150: from a local folder, $REDX_DATA, the cache or its public address; every file is verified.
+
+    Example: `redx fetch intents`
+    """
+    from redx.tasks.intents.loading import intents_folder
+
+    folder = intents_folder(data_dir)
+    print_json({"folder": str(folder)}) if as_json else say(f"CLINC150 is in {folder}")
+
+
 def fetch_backbone(
     name: Annotated[str, typer.Argument(help="an embedded model, a folder or a hub name", metavar="NAME")],
     as_json: AsJson = False,
@@ -54,7 +67,7 @@ def cache_info(as_json: AsJson = False) -> None:
 
 def cache_clear(
     kind: Annotated[
-        str | None, typer.Argument(help="mnist, backbone, features or embeddings", show_default="everything")
+        str | None, typer.Argument(help="mnist, intents, backbone, features or embeddings", show_default="everything")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

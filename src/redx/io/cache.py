@@ -12,8 +12,14 @@ from platformdirs import user_cache_path
 
 from redx.errors import RedxError
 
-FOLDERS = {"mnist": "mnist", "backbone": "backbones", "features": "features", "embeddings": "embeddings"}  # by kind
-WHOLE = ("mnist", "embeddings")  # kinds that are listed as one entry
+FOLDERS = {  # by kind
+    "mnist": "mnist",
+    "intents": "clinc150",
+    "backbone": "backbones",
+    "features": "features",
+    "embeddings": "embeddings",
+}
+WHOLE = ("mnist", "intents", "embeddings")  # kinds that are listed as one entry
 
 
 def cache_folder() -> Path:

@@ -64,6 +64,7 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("depth", "base.trunk.depth"),
     Option("train_blocks", "base.trunk.blocks"),
     Option("limit", "limit"),
+    Option("shots", "shots"),
     Option("alpha", "ownership.alpha"),
     Option("routing", "router.shape", "router"),
     Option("batch", "*.training.batch", "batch_size"),

@@ -61,10 +61,11 @@ def tasks() -> dict[str, Task]:
     """Return all tasks by name; a new task package is listed here."""
     from redx.tasks.arithmetic.task import TASKS as ARITHMETIC
     from redx.tasks.custom.task import TASKS as CUSTOM
+    from redx.tasks.intents.task import TASKS as INTENTS
     from redx.tasks.mnist.task import TASKS as MNIST
     from redx.tasks.toy.task import TASKS as TOY
 
-    return {**ARITHMETIC, **MNIST, **CUSTOM, **TOY}
+    return {**ARITHMETIC, **MNIST, **INTENTS, **CUSTOM, **TOY}
 
 
 def get_task(name: str) -> Task:

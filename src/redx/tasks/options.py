@@ -6,6 +6,7 @@ TABLE = ("file", "text", "label", "domain", "split_column", "clusters", "split")
 TRUNK = ("trunk", "depth")
 READING = ("backbone", "blocks", "pooling", "precision", "tokens", *TRUNK, "train_blocks")
 TOY = TRAINING
+INTENTS = ("data_dir", "shots", *READING, *BASE)
 MNIST = ("backbone", "data_dir", *BASE)
 TEXTS = (*TABLE, *READING, *BASE)
 FEATURES = (*TABLE, *TRUNK, *BASE)

@@ -16,6 +16,7 @@ from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer
 from redx.models.router import NetworkRouter
 from redx.seeding import generator
+from redx.training.closed_form import fit_bank
 from redx.training.datasets import ExpertData
 from redx.training.loop import draw_rows, dropout, gather_rows, train
 
@@ -168,6 +169,8 @@ def train_pooled(
     everything = ExpertData("pooled", train, train, validation, validation)
     heads = {
         bank_id: train_bank(bank_id, bank, [everything], base, seed, unit)
+        if bank.fit == "gradient"
+        else fit_bank(bank_id, bank, train, validation, base, seed)
         for bank_id, bank in config.of_form("pooled").items()
     }
     return {

@@ -1,0 +1,1 @@
+"""CLINC150: the intents of ten domains."""
