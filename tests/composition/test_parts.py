@@ -83,8 +83,7 @@ def test_chunks_are_bounded_and_join_to_the_whole(examples: int, numbers: int) -
     pieces = list(parts.chunks(numbers))
     assert all(piece.residuals.numel() <= max(numbers, 20) for _, piece in pieces)  # one example at least
     assert all(same(piece, parts.only(rows)) for rows, piece in pieces)
-    joined = {name: [getattr(piece, name) for _, piece in pieces] or [getattr(parts, name)] for name in NAMES}
-    assert same(Parts(**{name: torch.cat(tensors) for name, tensors in joined.items()}), parts)
+    assert same(Parts.concatenate([piece for _, piece in pieces] or [parts]), parts)
 
 
 def test_the_predicted_class_has_the_highest_score_and_a_regression_is_rounded() -> None:

@@ -1,7 +1,8 @@
 """Groups of options that tasks read; the keywords are those of `redx.runs.options`."""
 
 TRAINING = ("routing", "batch", "virtual_batch", "epochs_experts", "epochs_router", "patience", "study")
-BASE = ("device", "share", "limit", "alpha", *TRAINING, "epochs_base", "integrate")
+RISK = ("risk", "confidence", "score", "alpha")
+BASE = ("device", "share", "limit", *RISK, *TRAINING, "epochs_base", "integrate")
 TABLE = ("file", "text", "label", "domain", "split_column", "clusters", "split")
 TRUNK = ("trunk", "depth")
 READING = ("backbone", "blocks", "pooling", "precision", "tokens", *TRUNK, "train_blocks")

@@ -32,9 +32,8 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
     With `compare` there are also heads in closed form and the average of the parameters of separate heads.
     """
     training = TrainingConfig(epochs=epochs, batch=64, virtual_batch=64, lr=2e-3, weight_decay=0.1, warmup=0.1)
-    lowrank = BankConfig(shape="lowrank", hidden=32, dropout=0.2, training=training)
-    anchored = lowrank.model_copy(update={"anchor": "margin"})
-    head = BankConfig(shape="mlp", hidden=64, depth=1, dropout=0.2, training=training)
+    head = BankConfig(shape="mlp", hidden=128, depth=1, dropout=0.2, training=training)
+    anchored = head.model_copy(update={"anchor": "truth"})
     linear = BankConfig(shape="linear", dropout=0.2, training=training)
     others = {
         BankId("pooled", "linear"): linear,
@@ -60,13 +59,11 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
             dropout=0.2,
             training=training.model_copy(update={"epochs": 2 * epochs}),
         ),
-        banks={**compared_banks(lowrank, anchored, head), **others},
+        banks={**compared_banks(head, anchored, head), **others},
         main=MAIN_BANKS | ({"averaged": "linear"} if compare else {}),
         average=compare,
         # every intent belongs to one domain; there is no early stopping, so nearly all of validation calibrates
-        ownership=OwnershipConfig(
-            alpha=0.01, calibration=0.9, bank=lowrank.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
-        ),
+        ownership=OwnershipConfig(alpha=0.01, calibration=0.9, bank=anchored.model_copy(update={"hidden": 64})),
         router=RouterConfig(hidden=128, dropout=0.2, training=training),
     )
 
