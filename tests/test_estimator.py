@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -150,7 +151,7 @@ def test_probabilities_decisions_and_answers_agree(fitted: RedClassifier, blobs:
 
 
 @pytest.mark.parametrize("rule", rules.RULES)
-@pytest.mark.parametrize("experts", ["owned", "plain"])
+@pytest.mark.parametrize("experts", ["risk", "owned", "plain"])
 def test_every_rule_answers(blobs: tuple[np.ndarray, ...], rule: str, experts: str) -> None:
     X, y, domains = blobs
     classifier = RedClassifier(rule, experts=experts, **{**QUICK, "epochs": 2}).fit(X, y, domains=domains)
@@ -173,7 +174,7 @@ def test_the_rule_base_is_the_base(fitted: RedClassifier, blobs: tuple[np.ndarra
     assert (classifier.certified_radius(X) == 1).all()
 
 
-@pytest.mark.parametrize("experts", ["owned", "anchored", "plain"])
+@pytest.mark.parametrize("experts", ["risk", "owned", "anchored", "plain"])
 def test_the_radius_is_exact(blobs: tuple[np.ndarray, ...], experts: str) -> None:
     X, y, domains = blobs
     classifier = RedClassifier(experts=experts, **QUICK).fit(X, y, domains=domains)
@@ -190,7 +191,7 @@ def test_the_radius_is_exact(blobs: tuple[np.ndarray, ...], experts: str) -> Non
     breakable = radius < 1 - 1e-6
     assert (moved((radius - 1e-6).clamp_min(0)) == said[:, None]).all()
     assert (moved((radius + 1e-6).clamp_max(1)) != said[:, None]).any(1)[breakable].all()
-    assert breakable.any() or experts == "owned"
+    assert breakable.any() or experts in ("risk", "owned")
     assert (
         evaluation.predict(
             rule,
@@ -278,7 +279,7 @@ def test_a_router_of_fixed_width_takes_no_new_expert(blobs: tuple[np.ndarray, ..
 def test_silence_for_lack_of_data_is_told() -> None:
     X, y = draw_blobs(40, centers=2, random_state=0)
     with pytest.warns(UserWarning, match="larger alpha"):
-        classifier = RedClassifier(**QUICK, alpha=0.01).fit(X, y)
+        classifier = RedClassifier(**QUICK, experts="owned", alpha=0.01).fit(X, y)
     base = RedClassifier("base", **QUICK, alpha=0.01).fit(X, y)
     assert np.array_equal(classifier.decision_function(X), base.decision_function(X))
 
@@ -290,7 +291,7 @@ def test_data_that_are_all_alike_have_domains_too() -> None:
 
 def test_owned_experts_speak_out_of_turn_no_oftener_than_promised() -> None:
     X, y = draw_blobs(2000, centers=6, n_features=5, cluster_std=4.0, random_state=2)
-    classifier = RedClassifier(**QUICK, alpha=0.1).fit(X[:1000], y[:1000], domains=y[:1000] // 2)
+    classifier = RedClassifier(**QUICK, experts="owned", alpha=0.1).fit(X[:1000], y[:1000], domains=y[:1000] // 2)
     model: Any = classifier.model_
     spoken = model.experts.active(model.base.embed(model.read(X[1000:]))).numpy()
     outside = y[1000:, None] // 2 != np.arange(3)
@@ -311,3 +312,27 @@ def test_texts_with_a_backbone(qwen: Path, tmp_path: Path, monkeypatch: pytest.M
     for wrong in ("plus", [1, 2], [], np.ones((3, 2))):
         with pytest.raises(ValueError, match="sequence of texts"):
             classifier.predict(wrong)
+
+
+def test_the_risk_is_chosen_and_kept() -> None:
+    X, y = draw_blobs(1200, centers=6, n_features=5, cluster_std=4.0, random_state=2)
+    classifier = RedClassifier(**QUICK, risk=0.05).fit(X[:800], y[:800], domains=y[:800] // 2)
+    assert classifier.risk_ == 0.05
+    base = RedClassifier("base", **QUICK, risk=0.05).fit(X[:800], y[:800], domains=y[:800] // 2).predict(X[800:])
+    certified = (classifier.certified_radius(X[800:]) == 1) & (classifier.predict(X[800:]) == y[800:])
+    assert ((base == y[800:]) & ~certified).mean() <= 0.05 + 0.04  # sampling error of 400 examples
+    silent = classifier.calibrate(risk=0.0).predict(X[800:])
+    assert np.array_equal(silent, base)
+    again = pickle.loads(pickle.dumps(classifier.calibrate(X[800:], y[800:], risk=0.2)))
+    assert (classifier.risk_, again.risk_) == (0.2, 0.2)
+
+
+def test_a_risk_that_the_data_do_not_support_is_refused() -> None:
+    X, y = draw_blobs(60, centers=3, random_state=0)
+    assert RedClassifier(**QUICK).fit(X, y).risk_ == pytest.approx(1 / 13)
+    with pytest.raises(ValueError, match=r"cannot be promised with 12 .* larger held_out"):
+        RedClassifier(**QUICK, risk=0.001).fit(X, y)
+    with pytest.raises(ValueError, match="no number from 0 to 1"):
+        RedClassifier(**QUICK, risk=7).fit(X, y)
+    with pytest.raises(ValueError, match='fit with experts="risk"'):
+        RedClassifier(**QUICK, experts="plain").fit(X, y).calibrate(risk=0.1)

@@ -39,7 +39,7 @@ def test_the_exit_code_is_0_while_all_checks_hold_and_1_when_one_is_broken(ask: 
     assert (code, err) == (1, "")
     assert "2 of 3 checks are broken: min-certified (the lower bound 0.9108 is below 0.95)" in out
     assert "max-risk (the run is not calibrated)." in out
-    write_risk(run, 0, 0.01, "simplex")
+    write_risk(run, 0, 0.01)
     succeeded(ask("check", run, "--max-risk", "0.01"))
 
 
@@ -93,7 +93,7 @@ def test_floors_of_redx_toml_are_used_and_the_file_is_named(ask: Ask, run: Path,
         (("--max-harm", "nan"), ("max-harm", "nan")),
         (("--min-accuracy", "0.9", "--confidence", "1"), ("confidence", "0.95")),
         (("--min-accuracy", "0.9", "--rule", "best"), ("no rule 'best'", "red")),
-        (("--min-accuracy", "0.9", "--rule", "red/none"), ("no bank 'none'", "owned")),
+        (("--min-accuracy", "0.9", "--rule", "red/none"), ("no bank 'none'", "risk")),
         (("--min-accuracy", "0.9", "--rule", "moe"), ("moe",)),
         (("--against", "nowhere"), ("nowhere", "redx run")),
         (("--min-accuracy", "0.9", "--markdown", "run"), ("Cannot write run",)),
@@ -112,7 +112,7 @@ def test_what_is_no_finished_run_is_refused(ask: Ask, run: Path) -> None:
     refused(ask("check", run, "--against", run), "different test splits")
     (run / "data.json").unlink()
     refused(ask("check", run, "--against", run), "data.json")
-    (run / "seed-0" / "parts" / "residual-owned.safetensors").unlink()
+    (run / "seed-0" / "parts" / "residual-risk.safetensors").unlink()
     refused(ask("check", run, "--min-accuracy", "0.9"), "no parts of seed 0")
 
 

@@ -85,7 +85,7 @@ def make_material(folder: Path) -> Material:
     run = folder / "run"
     redx.run("features", "quick", out=run, file=str(arrays), alpha=0.2, study="none", epochs=epochs, noise=["swap"])
     (run / "seed-0" / "state.json").write_text('{"version": 1}')
-    write_risk(Path(shutil.copytree(run, folder / "calibrated")), 0, 0.01, "simplex", "box")
+    write_risk(Path(shutil.copytree(run, folder / "calibrated")), 0, 0.01)
     (folder / "redx.toml").write_text('[check]\nmin_accuracy = 0.9\nrule = "red"\nagainst = "other"\n')
     line = Line("red", (0.0, 1.0), (0.5, 0.25))
     figure = Figure("f", "caption", (Panel("p", "x", "y", (line,)),))

@@ -196,7 +196,7 @@ def _describe_parts(stored: StoredParts) -> dict[str, Any]:
     """Return the domains, and for every bank the accuracy of the base and the shape and sum of what it adds."""
     facts: dict[str, Any] = {"domains": stored.domains}
     for bank_id, parts in stored.banks.items():
-        sums = [float(tensor.double().sum()) for tensor in vars(parts).values()]
+        sums = [float(tensor.double().sum()) for tensor in parts.tensors().values()]
         facts[str(bank_id)] = [list(parts.residuals.shape), *sums]
     return facts
 

@@ -12,6 +12,7 @@ import redx
 from helpers.parts import draw_parts
 from redx.composition.parts import Parts
 from redx.config import BankId
+from redx.models.calibration import Calibration, write_calibration
 from redx.runs.parts import write_parts
 
 DOMAINS = ("north", "south", "east")
@@ -46,7 +47,9 @@ def write_run(folder: Path, like: redx.Run, *parts: Parts, test_hash: str = "sam
     return folder
 
 
-def write_risk(run: Path, seed: int, risk: float, *regions: str) -> None:
-    """Write the calibration of one seed, with a cut-off for each region."""
-    content = {"risk": risk, "confidence": None, "score": "margin", "calibration": 500}
-    (run / f"seed-{seed}" / "risk.json").write_text(json.dumps(content | {"cutoffs": dict.fromkeys(regions, 0.5)}))
+def write_risk(run: Path, seed: int, risk: float) -> None:
+    """Write the calibration of one seed on 500 examples."""
+    thresholds = {region: torch.linspace(-3, 3, 500) for region in ("simplex", "box")}
+    folder = run / f"seed-{seed}"
+    calibration = Calibration(risk, None, "contest", thresholds)
+    write_calibration(folder / "risk.json", folder / "thresholds.safetensors", calibration)

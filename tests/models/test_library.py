@@ -54,7 +54,7 @@ def test_the_order_of_adding_does_not_matter(loaded: LoadedModel) -> None:
 def test_where_no_expert_is_active_the_base_answers_bit_for_bit(loaded: LoadedModel) -> None:
     model = loaded.model
     model.experts.ownership = model.experts.ownership.model_copy(update={"alpha": 1e-9})
-    with model.using("red", router="keys"):
+    with model.using("red/owned", router="keys"):
         parts = model.parts(loaded.inputs)
         assert not parts.residuals.any()
         assert torch.equal(loaded.scores(), parts.base)

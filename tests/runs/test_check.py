@@ -16,11 +16,13 @@ import torch
 import redx
 from helpers.checked_runs import DOMAINS, draw_answers, with_answers, write_risk, write_run
 from redx.composition.parts import Parts
+from redx.config import BankId
 from redx.errors import RedxError
 from redx.runs.check import check_run
 from redx.runs.check_bounds import lower_bound, mean_count, upper_bound, worse_p_value
 from redx.runs.check_output import Check, table_rows
 from redx.runs.check_settings import Floors
+from redx.runs.parts import write_parts
 
 MakeRun = Callable[..., Path]
 
@@ -171,9 +173,9 @@ def test_a_higher_confidence_gives_a_wider_bound(make_run: MakeRun) -> None:
 
 def test_the_largest_risk_of_all_seeds_counts(make_run: MakeRun) -> None:
     run = make_run("run", draw_answers(), draw_answers(seed=1))
-    write_risk(run, 0, 0.005, "simplex", "box")
+    write_risk(run, 0, 0.005)
     assert only(run, max_risk=0.01).reason == "the run is not calibrated"
-    write_risk(run, 1, 0.01, "simplex", "box")
+    write_risk(run, 1, 0.01)
     assert only(run, max_risk=0.01).ok
     broken = only(run, max_risk=0.009)
     assert (broken.measured, broken.ok) == (0.01, False)
@@ -182,9 +184,15 @@ def test_the_largest_risk_of_all_seeds_counts(make_run: MakeRun) -> None:
 
 def test_a_calibration_counts_only_for_the_rules_that_it_covers(make_run: MakeRun) -> None:
     run = make_run("run", draw_answers())
-    write_risk(run, 0, 0.01, "simplex")
+    write_risk(run, 0, 0.01)
     holds = {rule: check_run(run, Floors(max_risk=0.01), rule=rule).ok for rule in ("red", "fixed", "base", "sum")}
-    assert holds == {"red": True, "fixed": True, "base": True, "sum": False}
+    assert holds == {"red": True, "fixed": True, "base": True, "sum": True}
+    config = json.loads((run / "config.json").read_text())
+    config["main"]["residual"] = "anchored"
+    (run / "config.json").write_text(json.dumps(config))
+    (run / "seed-0" / "parts" / "residual-risk.safetensors").unlink()
+    write_parts(run / "seed-0" / "parts", {BankId("residual", "anchored"): draw_answers()}, DOMAINS, len(DOMAINS))
+    assert only(run, max_risk=0.01).reason == "the rule red is not under risk control"
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"risk": 2}', '{"risk": "0.01"}', '{"risk": NaN}'])

@@ -49,7 +49,7 @@ def test_a_checkpoint_rebuilds_the_run_bit_for_bit(
     before = read_parts(blocks.folder, 0).banks
     assert set(found.banks) == set(before)
     for bank, parts in before.items():
-        for name, tensor in vars(parts).items():
+        for name, tensor in parts.tensors().items():
             assert torch.equal(tensor, getattr(found.banks[bank], name)), (bank, name)
     assert set(found.same.values()) == {1.0}
     assert {"base", "red/plain", "global/linear", "moe/plain", "red/integrated"} <= set(found.same)

@@ -29,7 +29,7 @@ def test_parts_are_written_and_read_by_bank(tmp_path: Path) -> None:
     again = read_parts(tmp_path, 3)
     assert (set(again.banks), again.domains) == (set(banks), names)
     for bank_id, parts in banks.items():
-        assert all(torch.equal(tensor, getattr(again.banks[bank_id], name)) for name, tensor in vars(parts).items())
+        assert all(torch.equal(tensor, getattr(again.banks[bank_id], name)) for name, tensor in parts.tensors().items())
 
 
 def test_missing_and_other_parts_are_refused(clouds_copy: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_the_summary_follows_schema_1(clouds: redx.Run) -> None:
     assert clouds.summary["seeds"] == [0]
     assert clouds.summary["data"]["seen_in_train"] == 0
     assert clouds.summary["domains"] == ["0", "1", "2", "3"]
-    assert clouds.summary["rules"]["red"] == clouds.summary["rules"]["red/owned"]
+    assert clouds.summary["rules"]["red"] == clouds.summary["rules"]["red/risk"]
 
 
 @pytest.mark.slow

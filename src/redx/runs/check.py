@@ -4,37 +4,26 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from redx.composition.evaluation import certify, match_banks
 from redx.composition.parts import predicted_classes
-from redx.composition.rules import Rule, RuleId, get_rule
-from redx.config import RunConfig
+from redx.composition.rules import RuleId, get_rule
+from redx.config import BankId, RunConfig
 from redx.errors import RedxError
-from redx.io.reading import exists, is_file, read_json
+from redx.io.reading import is_file, read_json
+from redx.models.calibration import read_calibration
 from redx.runs.check_bounds import lower_bound, mean_count, upper_bound, worse_p_value
 from redx.runs.check_output import Check, CheckResult, show_bound, show_number, show_p_value
 from redx.runs.check_settings import CONFIDENCE, RULE, Floors, check_confidence
 from redx.runs.folder import DataFile, read_config
 from redx.runs.parts import read_parts
-
-
-class RiskFile(BaseModel):
-    """The content of seed-N/risk.json, as far as a check reads it."""
-
-    model_config = ConfigDict(extra="allow", allow_inf_nan=False)
-
-    risk: float = Field(ge=0, le=1, strict=True)
-    cutoffs: dict[str, Any] = {}
-
 
 # --- what is counted
 
@@ -153,7 +142,7 @@ def check_run(
     checks: list[Check] = []
     for name, floor in floors.given().items():
         if name == "max_risk":
-            checks.append(_check_risk(folder, config.seeds, get_rule(RuleId.parse(rule).rule), floor))
+            checks.append(_check_risk(folder, config, rule, floor))
         elif name == "min_domain":
             checks.append(_check_domains(every, floor, confidence))
         else:
@@ -213,18 +202,16 @@ def _check_domains(answers: Sequence[SeedAnswers], floor: float, confidence: flo
     return min(checks, key=lambda check: check.bound or 0.0)
 
 
-def _check_risk(folder: Path, seeds: Iterable[int], rule: Rule, floor: float) -> Check:
+def _check_risk(folder: Path, config: RunConfig, name: str, floor: float) -> Check:
     """Return the check of the risk that every seed was calibrated for, of which the largest counts."""
-    risks: list[float] = []
-    for seed in seeds:
-        path = folder / f"seed-{seed}" / "risk.json"
-        if not exists(path):
-            return Check("max-risk", floor, None, None, False, "the run is not calibrated")
-        file: RiskFile = read_json(path, RiskFile, misfit="does not hold the risk that a run was calibrated for")
-        if not rule.keeps_base or (rule.adversary and rule.adversary not in file.cutoffs):
-            reason = f"the run is not calibrated for the rule {rule.name}"
-            return Check("max-risk", floor, None, None, False, reason)
-        risks.append(file.risk)
+    rule, bank = get_rule(RuleId.parse(name).rule), RuleId.parse(name).bank
+    bank_id = BankId(rule.form, bank) if bank else config.main_bank(rule.form)
+    if rule.adversary and bank_id != config.controlled_bank:
+        return Check("max-risk", floor, None, None, False, f"the rule {name} is not under risk control")
+    calibrations = [read_calibration(folder / f"seed-{seed}") for seed in config.seeds]
+    risks = [calibration.risk for calibration in calibrations if calibration]
+    if len(risks) < len(calibrations):
+        return Check("max-risk", floor, None, None, False, "the run is not calibrated")
     worst = max(risks)
     reason = (
         "" if worst <= floor else f"the run is calibrated for the risk {show_number(worst)}, above {show_number(floor)}"
