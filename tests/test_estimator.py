@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import pickle
 import subprocess
 import sys
 import warnings
@@ -323,8 +322,7 @@ def test_the_risk_is_chosen_and_kept() -> None:
     assert ((base == y[800:]) & ~certified).mean() <= 0.05 + 0.04  # sampling error of 400 examples
     silent = classifier.calibrate(risk=0.0).predict(X[800:])
     assert np.array_equal(silent, base)
-    again = pickle.loads(pickle.dumps(classifier.calibrate(X[800:], y[800:], risk=0.2)))
-    assert (classifier.risk_, again.risk_) == (0.2, 0.2)
+    assert classifier.calibrate(X[800:], y[800:], risk=0.2).risk_ == 0.2
 
 
 def test_a_risk_that_the_data_do_not_support_is_refused() -> None:

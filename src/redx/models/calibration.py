@@ -65,14 +65,17 @@ class Calibration:
         How an expert's confidence is computed.
     thresholds
         The threshold of every calibration example, (n,), by region of the adversary: simplex and box.
+    names
+        Names of the experts that were calibrated together.
     experts
-        The experts that were calibrated together.
+        These experts themselves, where they are at hand.
     """
 
     risk: float
     confidence: float | None
     score: ScoreName
     thresholds: dict[str, Tensor]
+    names: tuple[str, ...] = ()
     experts: tuple[Any, ...] = ()
 
     @property
@@ -117,7 +120,7 @@ class Calibration:
             "score": self.score,
             "calibration": self.examples,
             "cutoffs": {region: value if math.isfinite(value) else str(value) for region, value in cutoffs},
-            "experts": [expert.name for expert in self.experts],
+            "experts": list(self.names),
         }
 
 
@@ -181,7 +184,8 @@ def calibrate(
     """
     thresholds = {region: harm_thresholds(get_rule(rule), parts) for region, rule in REGIONS.items()}
     chosen = supported_risk(risk, len(parts), confidence)
-    return Calibration(chosen, confidence, score, thresholds, tuple(experts))
+    names = tuple(expert.name for expert in experts)
+    return Calibration(chosen, confidence, score, thresholds, names, tuple(experts))
 
 
 def write_calibration(risk_file: Path, thresholds_file: Path, calibration: Calibration) -> None:
@@ -212,7 +216,8 @@ def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> Calibration |
         )
         if not right or (experts and about.experts != [expert.name for expert in experts]):
             raise ValueError("other thresholds")
-    return Calibration(about.risk, about.confidence, about.score, thresholds, tuple(experts))
+    names = tuple(about.experts)
+    return Calibration(about.risk, about.confidence, about.score, thresholds, names, tuple(experts))
 
 
 def read_cutoffs(folder: Path) -> Cutoffs | None:
