@@ -6,7 +6,7 @@ SECONDS ?= 7200
 .PHONY: demo test test-fast check docs faults fuzz clean
 
 demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
-	$(BIN)/redx run addition
+	$(BIN)/redx run addition --brief
 
 test: check  ## lint, types and all tests
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2

@@ -120,3 +120,18 @@ def test_a_saved_model_keeps_its_risk(model: Model, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "saved")
     again = redx.load(tmp_path / "saved").calibrated()
     assert (again.risk, again.cutoffs) == (0.25, before.cutoffs)
+
+
+def test_strangers_get_no_answer(model: Model) -> None:
+    assert model.anchor_data is not None
+    inputs = torch.randn(60, *model.info.shape, generator=torch.Generator().manual_seed(1))
+    answers = model.predict(inputs)
+    abstained = model.predict(inputs, abstain=0.3)
+    strange = model.is_strange(inputs, 0.3).tolist()
+    assert any(strange)
+    assert abstained == [None if odd else answer for answer, odd in zip(answers, strange, strict=True)]
+    fewer = model.is_strange(inputs, 0.1)
+    assert not bool((fewer & ~model.is_strange(inputs, 0.3)).any())
+    model.anchor_data = None
+    with pytest.raises(RedxError, match="no shared examples"):
+        model.predict(inputs, abstain=0.3)

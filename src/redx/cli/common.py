@@ -77,6 +77,25 @@ def show_main_rules(summary: dict[str, Any]) -> None:
     show_table(["rule", "", "clean", "wrong expert", "any router"], rows, _title(summary))
 
 
+def show_brief(summary: dict[str, Any]) -> None:
+    """Print six figures: base, RED and the mixture of experts, both also under any router, and all data pooled."""
+    rules = summary["rules"]
+    figures = {
+        "base alone": ("base", "clean"),
+        "RED": ("red", "clean"),
+        "RED, under the worst router": ("red", "worst"),
+        "mixture of experts": ("moe", "clean"),
+        "mixture of experts, under the worst router": ("moe", "worst"),
+        "one head on all data pooled": ("global", "clean"),
+    }
+    rows = []
+    for words, (name, kind) in figures.items():
+        entry = rules.get(name, {})
+        value = entry.get("accuracy", {}).get("mean") if kind == "clean" else entry.get("certified", {}).get("1")
+        rows.append([words, "—" if value is None else f"{value:.4f}"])
+    show_table(["", "accuracy"], rows, _title(summary))
+
+
 def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
     """Print the main figures of every rule with every bank; with few kinds of noise, all of them."""
     entries: dict[str, Any] = summary["rules"]

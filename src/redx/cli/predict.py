@@ -25,6 +25,10 @@ def predict(
     text: Annotated[list[str], typer.Argument(help="questions", metavar="TEXT…", show_default=False)],
     rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
     router: Routing = None,
+    abstain: Annotated[
+        float | None,
+        typer.Option(help="say 'none of ours' where a text looks like no known class, on at most this share of others"),
+    ] = None,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -42,12 +46,19 @@ def predict(
     def ask(model: Model) -> tuple[list[dict[str, Any]], str]:
         with model.using(rule, router=router):
             explained = zip(text, model.explain(text), strict=True)
-            return [{"text": one, **answer.to_dict()} for one, answer in explained], model.rule
+            answers = [{"text": one, **answer.to_dict()} for one, answer in explained]
+            if abstain is not None:
+                for facts, strange in zip(answers, model.is_strange(text, abstain).tolist(), strict=True):
+                    facts |= {"abstained": strange, "answer": None if strange else facts["answer"]}
+            return answers, model.rule
 
     answers, used_rule = ask_model(folder, seed, ask)
     if as_json:
         return print_json(answers)
     for facts in answers:
+        if facts.get("abstained"):
+            say(f"{facts['text']}  →  none of ours")
+            continue
         say(f"{facts['text']}  →  {facts['answer']}")
         line = f"range {facts['range']}, " if facts["range"] else ""
         say(f"{line}base alone {facts['base']}, rule {used_rule}, certified radius {facts['radius']:.4g}")

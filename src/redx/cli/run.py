@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from redx.cli.common import AsJson, about, print_json, say, show_main_rules, show_rules, show_table
+from redx.cli.common import AsJson, about, print_json, say, show_brief, show_main_rules, show_rules, show_table
 
 if TYPE_CHECKING:
     from redx.tasks import Task
@@ -55,6 +55,7 @@ def _run_command(task: Task) -> Any:
         banks: str,
         assignments: list[str] | None,
         all_banks: bool,
+        brief: bool,
         as_json: bool,
         **values: Any,
     ) -> None:
@@ -67,7 +68,8 @@ def _run_command(task: Task) -> Any:
         )
         if as_json:
             return print_json(finished.summary)
-        show_rules(finished.summary) if all_banks else show_main_rules(finished.summary)
+        show = show_rules if all_banks else show_brief if brief else show_main_rules
+        show(finished.summary)
         say("", one_sentence(finished.summary["rules"]), f"report: {finished.report}")
 
     presets = f"{about('preset')}: {', '.join(task.presets)}"
@@ -84,6 +86,7 @@ def _run_command(task: Task) -> Any:
             ],
         ),
         _parameter("all_banks", Annotated[bool, typer.Option("--all", help="print every rule with every bank")], False),
+        _parameter("brief", Annotated[bool, typer.Option("--brief", help="print six figures")], False),
         _parameter("as_json", AsJson, False),
     ]
     parameters = [*common, *(_option_parameter(task, option.keyword) for option in chosen)]

@@ -107,13 +107,9 @@ class FittedState:
             router=router,
             fixed=fixed,
             rule=rule,
-            calibration_data=self.calibration_data if config.controlled_bank else None,
+            calibration_data=lambda: _to_double(self.shared.calibration),
+            anchor_data=lambda: _to_double(self.shared.anchors),
         )
-
-    def calibration_data(self) -> Split:
-        """Return the held-out examples as features in double precision."""
-        held = self.shared.calibration
-        return Split(held.inputs.double(), held.labels, held.domains)
 
     def to_plain(self) -> dict[str, Any]:
         """Return the state as arrays and plain values, to be pickled."""
@@ -138,6 +134,10 @@ class FittedState:
             "pooled": plain["pooled"] and to_tensors(plain["pooled"]),
         }
         return FittedState(**plain | changed)
+
+
+def _to_double(split: Split) -> Split:
+    return Split(split.inputs.double(), split.labels, split.domains)
 
 
 def standardise(features: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> Tensor:

@@ -105,6 +105,8 @@ class Model(RiskControlled):
         The risk that the model keeps and the cut-offs that follow from it; None where no bank has risk control.
     calibration_data
         Returns the held-out examples that it is calibrated on, as features; None where the model has none.
+    anchor_data
+        Returns the shared examples that the base was trained on, as features; None where the model has none.
 
     Examples
     --------
@@ -129,6 +131,7 @@ class Model(RiskControlled):
     home: Path | None = None
     calibration: Calibration | None = None
     calibration_data: Callable[[], Split] | None = None
+    anchor_data: Callable[[], Split] | None = None
 
     def __post_init__(self) -> None:
         if self.router is None:
@@ -214,7 +217,7 @@ class Model(RiskControlled):
 
     # --- answers
 
-    def predict(self, inputs: Inputs, top: int | None = None) -> list[Any]:
+    def predict(self, inputs: Inputs, top: int | None = None, abstain: float | None = None) -> list[Any]:
         """Return the answer to each input: a label, or the number of a regression.
 
         Parameters
@@ -223,18 +226,22 @@ class Model(RiskControlled):
             What the task reads: texts, images, features or pairs of numbers.
         top
             Run only this many experts per example, those with the largest gates; others are not even read from disk.
+        abstain
+            Answer None where an input looks like none of the known classes. This is the largest share of inputs of
+            known classes on which that may happen, such as 0.05.
 
         Returns
         -------
         list
-            One answer per input.
+            One answer per input; None where the model abstains.
         """
         rule, bank_id = self.rule_and_bank()
         if top is None or not rule.routed:
             predicted = certify(rule, self.parts(inputs)).predicted
         else:
             predicted = self._predict_sparse(self.base.embed(self.read(inputs)), rule, bank_id, top)
-        return [self._label(int(index)) for index in predicted]
+        strange = self.is_strange(inputs, abstain).tolist() if abstain is not None else [False] * len(predicted)
+        return [None if odd else self._label(index) for index, odd in zip(predicted.tolist(), strange, strict=True)]
 
     def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
         if not 1 <= top <= len(self.experts):

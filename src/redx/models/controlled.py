@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
 from redx.composition.parts import Parts
 from redx.config import BankId, RunConfig
@@ -32,6 +33,7 @@ class RiskControlled:
     info: Any
     calibration: Calibration | None
     calibration_data: Callable[[], Split] | None
+    anchor_data: Callable[[], Split] | None
 
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
@@ -120,3 +122,28 @@ class RiskControlled:
         domains = torch.full_like(split.labels, -1)
         parts = Parts(base, residuals, torch.zeros_like(sure), split.labels, domains, sure)
         return calibrate(parts, risk, confidence, self.config.score, list(self.experts))
+
+    # --- abstention
+
+    def is_strange(self, inputs: Inputs, rate: float = 0.05) -> Tensor:
+        """Return which inputs look like none of the known classes, (N,).
+
+        Parameters
+        ----------
+        inputs
+            What the task reads.
+        rate
+            Largest share of inputs of known classes that may be taken for strangers.
+        """
+        score, cutoff = self._familiarity(rate)
+        return score(self.base.embed(self.read(inputs))) < cutoff
+
+    def _familiarity(self, rate: float) -> tuple[Callable[[Tensor], Tensor], float]:
+        """Return the score of features, and the cut-off that keeps the rate of false abstentions."""
+        if not self.info.classes:
+            raise RedxError("This model answers with numbers and knows no classes; leave out abstain.")
+        if self.anchor_data is None or self.calibration_data is None:
+            raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
+        anchors, held = self.anchor_data(), self.calibration_data()
+        means = class_means(anchors.inputs, anchors.labels)
+        return lambda h: familiarity(h, means), abstention_cutoff(familiarity(held.inputs, means), rate)

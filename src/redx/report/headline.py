@@ -110,6 +110,9 @@ def one_sentence(rules: Summary) -> str:
     worst = rules[name].get("certified", {}).get("1")
     if worst is None:
         return f"{sentence}."
-    if worst >= base:
-        return f"{sentence}; under the worst router it answers {worst:.4f}, no less than the base."
-    return f"{sentence}; under the worst router it answers {worst:.4f}, {base - worst:.4f} less than the base."
+    promise = rules[name].get("risk")
+    cost = "no less than the base" if worst >= base else f"{base - worst:.4f} less than the base"
+    if promise:
+        kept = "on average" if promise["confidence"] is None else f"with probability {promise['confidence']:g}"
+        cost += f" (promised: at most {promise['alpha']:.4g} less, {kept})"
+    return f"{sentence}; under the worst router it answers {worst:.4f}, {cost}."

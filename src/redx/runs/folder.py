@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -125,12 +126,14 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
     has_decomposer = config.decomposer != "none"
     model = load_model(folder, config, get_task(config.task).read, decomposer if has_decomposer else None)
 
-    def calibration_data() -> Split:
-        model.base.encoder.prepare([(shared := read_shared(folder)).calibration.inputs])
-        return embed_split(config, model.base, shared.calibration)
+    def read_features(part: str) -> Split:
+        split = getattr(read_shared(folder), part)
+        model.base.encoder.prepare([split.inputs])
+        return embed_split(config, model.base, split)
 
-    if config.controlled_bank and exists(folder / "shared.safetensors"):
-        model.calibration_data = calibration_data
+    if exists(folder / "shared.safetensors"):
+        model.calibration_data = partial(read_features, "calibration")
+        model.anchor_data = partial(read_features, "anchors")
     return model
 
 

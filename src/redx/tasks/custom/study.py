@@ -12,6 +12,7 @@ from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.models.composed import Model
 from redx.report.content import Study, Table
+from redx.tasks.studies import risk
 from redx.training.datasets import split_validation
 
 Row = tuple[str | float | int | None, ...]
@@ -35,7 +36,8 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
     if facts["unseen_labels_in_test"]:
         note += f" {facts['unseen_labels_in_test']:.1%} of test has a label that is not in train, and counts as wrong."
     columns = ("domain", "train", "validation", "test", "labels", "base", "composed", "calibration", "can be active")
-    return Study(facts, (Table(f"Domains (seed {first})", columns, tuple(rows), note),))
+    own = Study(facts, (Table(f"Domains (seed {first})", columns, tuple(rows), note),))
+    return risk.merge(own, risk.study(config, models, parts))
 
 
 def unseen_label_share(data: Data) -> float:

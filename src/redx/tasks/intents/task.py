@@ -80,7 +80,7 @@ TASKS = {
         },
         load,
         read_texts,
-        study="redx.tasks.custom.study",
+        study="redx.tasks.intents.study",
         text=True,
         options=INTENTS,
     )

@@ -19,7 +19,7 @@ from redx.models.composed import Model
 from redx.models.ownership import false_activation_rate
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.seeding import generator
-from redx.tasks.studies import library
+from redx.tasks.studies import library, risk
 from redx.training import features
 from redx.training.banks import train_jointly
 
@@ -35,7 +35,9 @@ def study(
 ) -> Study:
     """Return the results of every seed; experiments that train something, if `train`, are of the first seed alone."""
     facts: dict[str, Any] = {"seeds": list(config.seeds)}
-    tables, figures = [], []
+    priced = risk.study(config, models, parts)
+    facts |= priced.facts
+    tables, figures = list(priced.tables), list(priced.figures)
     if any(bank.owned for bank in config.banks.values()):
         curve = price_of_safety(config, data, models, parts)
         activations, facts["out_of_turn"] = false_activations(config, data, models)

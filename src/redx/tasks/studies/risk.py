@@ -1,0 +1,118 @@
+"""The study of risk: accuracy against the risk, and how well the promise is kept over many calibration sets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redx.composition.evaluation import Banks, certify, predict, worst_harm
+from redx.composition.parts import Parts
+from redx.composition.risk import harm_thresholds, risk_cutoff, smallest_risk
+from redx.composition.rules import get_rule
+from redx.config import RunConfig
+from redx.models.composed import Model
+from redx.report.content import Figure, Line, Panel, Study, Table
+from redx.seeding import generator
+
+RISKS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
+DIVISIONS = 200  # random divisions of calibration and test examples
+RED, SUM = get_rule("red"), get_rule("sum")
+Curve = dict[str, dict[str, float]]  # figures by risk
+
+
+def study(config: RunConfig, models: dict[int, Model], parts: dict[int, Banks]) -> Study:
+    """Return clean and certified accuracy at every risk, and the harm over random divisions: means over the seeds."""
+    bank_id = config.controlled_bank
+    if bank_id is None:
+        return Study({})
+    records = {seed: banks[bank_id] for seed, banks in parts.items()}
+    curve = risk_curve(models, records)
+    base = _mean([_accuracy("base", record) for record in records.values()])
+    facts: dict[str, Any] = {"price_of_risk": curve}
+    columns = ("risk", *next(iter(curve.values())))
+    rows = tuple((risk, *figures.values()) for risk, figures in curve.items())
+    note = (
+        "`red` and `sum` with the cut-off that keeps each risk. Harm is the share of test examples that the base "
+        "answers correctly and `red`, with some router, does not; the last column, which the risk bounds, is its mean "
+        f"over {DIVISIONS} random divisions of calibration and test examples."
+    )
+    titles = {"clean": "clean", "worst router": "worst router"}
+    risks = tuple(map(float, curve))
+    lines = [Line(title, risks, tuple(row[name] for row in curve.values())) for name, title in titles.items()]
+    lines.append(Line("base", risks, (base,) * len(risks), dashed=True))
+    axis = "risk: largest share of examples on which a router may do harm"
+    figure = Figure(
+        "price-of-risk",
+        "Accuracy of RED against the risk, clean and under the worst router.",
+        (Panel("", axis, "accuracy", tuple(lines), log_x=True),),
+    )
+    return Study(facts, (Table("The price of risk", columns, rows, note),), (figure,))
+
+
+def risk_curve(models: dict[int, Model], records: dict[int, Parts]) -> Curve:
+    """Return figures at every risk that the calibration examples of all seeds support."""
+    calibrations = {seed: model.calibrated() for seed, model in models.items()}
+    least = max(smallest_risk(calibration.examples) for calibration in calibrations.values())
+    curve: Curve = {}
+    for risk in RISKS:
+        if risk < least - 1e-12:
+            continue
+        by_seed: dict[str, list[float]] = {}
+        for seed, record in records.items():
+            cut = replace(record, cutoffs=calibrations[seed].at(risk).cutoffs)
+            certified = certify(RED, cut)
+            right = certified.predicted == cut.labels
+            figures = {
+                "clean": float(right.double().mean()),
+                "sum": _accuracy("sum", cut),
+                "worst router": float((right & (certified.radius >= 1)).double().mean()),
+                "harm": float(worst_harm(cut, certified).double().mean()),
+                "mean harm": mean_harm(calibrations[seed].thresholds["simplex"], harm_thresholds(RED, record), risk),
+            }
+            for name, value in figures.items():
+                by_seed.setdefault(name, []).append(value)
+        curve[f"{risk:g}"] = {name: _mean(values) for name, values in by_seed.items()}
+    return curve
+
+
+def mean_harm(calibration: Tensor, test: Tensor, risk: float, divisions: int = DIVISIONS) -> float:
+    """Return the mean harm over random divisions of calibration and test examples.
+
+    Parameters
+    ----------
+    calibration, test
+        Thresholds of the calibration examples, (n,), and of the test examples, (N,).
+    risk
+        The risk that the cut-off of every division keeps.
+    divisions
+        Number of divisions.
+    """
+    every, count = torch.cat([calibration, test]), len(calibration)
+    draw = generator(0, "divisions")
+    shares = []
+    for _ in range(divisions):
+        shuffled = every[torch.randperm(len(every), generator=draw)]
+        cutoff = risk_cutoff(shuffled[:count], risk)
+        shares.append(float((shuffled[count:] > cutoff).double().mean()))
+    return _mean(shares)
+
+
+def _accuracy(name: str, parts: Parts) -> float:
+    rule = get_rule(name)
+    return float((predict(rule, parts, rule.weights(parts)) == parts.labels).double().mean())
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def merge(*studies: Study) -> Study:
+    """Return several studies as one."""
+    facts: dict[str, Any] = {}
+    for one in studies:
+        facts |= one.facts
+    tables = tuple(table for one in studies for table in one.tables)
+    return Study(facts, tables, tuple(figure for one in studies for figure in one.figures))
