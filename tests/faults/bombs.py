@@ -72,7 +72,7 @@ def zeros() -> tuple[bytes, int]:
     """Return `PIECE` zeros, compressed, and how often they fit into a file."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     piece = packer.compress(bytes(PIECE)) + packer.flush(zlib.Z_FULL_FLUSH)
-    return piece, (MOST - 2000) // len(piece)
+    return piece, (MOST - 200_000) // len(piece)
 
 
 def member(archive: zipfile.ZipFile, name: str, data: bytes, size: int, kind: int = zipfile.ZIP_DEFLATED) -> None:
@@ -99,11 +99,11 @@ def bomb_of_zeros(path: Path) -> None:
     """Write an archive of 50 GB of zeros."""
     piece, count = zeros()
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
-    head = header("|u1", count * PIECE // 64, 64)
+    head = header("|u1", PIECE, count)
     data = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH) + piece * count + b"\3\0"
     with zipfile.ZipFile(path, "w") as archive:
         member(archive, "x.npy", data, len(head) + count * PIECE)
-        archive.writestr("y.npy", header("|u1", count * PIECE // 64))
+        archive.writestr("y.npy", header("|u1", PIECE) + bytes(PIECE), zipfile.ZIP_DEFLATED)
 
 
 def declared(*shape: int, kind: str = "<f4") -> Callable[[Path], object]:

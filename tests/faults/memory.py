@@ -91,6 +91,7 @@ def try_bomb(bomb: Bomb, template: Path, folder: Path) -> tuple[list[str], str]:
     shutil.rmtree(folder)
     bad = [f"{peak / 1e6:,.0f} MB"] if peak >= LIMIT else []
     bad += [f"exit code {code}"] if code not in (0, 2) else []
+    bad += ["the command was not understood"] if "Usage:" in errors else []
     bad += ["a traceback"] if "Traceback" in errors else []
     bad += [f"a file of {size:,} bytes"] if size > MOST else []
     verb = " ".join(word for word in bomb.words.split()[:2] if word.isalpha())
