@@ -158,8 +158,8 @@ def tensor_bombs() -> list[Bomb]:
     experts = [Bomb(name, "t.npz", write, ROWS.replace("texts", "run")) for name, write in again]
     heads: list[tuple[str, Writer]] = [
         ("tensors", safetensors(lambda: tensor_entries(MOST // 60, 0))),
-        ("tensors at the limit", safetensors(lambda: tensor_entries(100_000, *[0] * 16))),
-        ("metadata", safetensors(lambda: {"__metadata__": {str(n): "x" for n in range(MOST // 13)}})),
+        ("tensors at the limit", safetensors(lambda: tensor_entries(100_000, *[0] * 8))),
+        ("metadata", safetensors(lambda: {"__metadata__": {str(n): "x" for n in range(MOST // 14)}})),
         ("long metadata", safetensors(lambda: {"__metadata__": {"a": "x" * (MOST - 100)}})),
         ("JSON in metadata", safetensors(lambda: {"__metadata__": {"a": "[" + "[]," * (MOST // 3 - 99) + "1]"}})),
         ("declared size", safetensors(lambda: {"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}})),
