@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SECONDS ?= 7200
 
-.PHONY: demo test test-fast check docs faults fuzz clean
+.PHONY: demo test test-fast check docs faults fuzz memory clean
 
 demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
 	$(BIN)/redx run addition --brief
@@ -22,6 +22,9 @@ check: $(VENV)/.ready-test  ## lint and types alone
 
 fuzz: $(VENV)/.ready-test  ## 200,000 mutated files, each accepted or refused in one sentence; SECONDS bounds the time
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults.fuzz --cases 200000 --seconds $(SECONDS)
+
+memory: $(VENV)/.ready-test  ## let every command read hostile files of 50 MB, and show the memory that it takes
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m faults.memory
 
 docs: $(VENV)/.ready-docs  ## build the documentation in build/site
 	$(BIN)/mkdocs build --strict

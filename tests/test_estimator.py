@@ -13,6 +13,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+import sklearn
 import torch
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -23,6 +24,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from redx import RedClassifier, RedxError
 from redx.composition import certificate, evaluation, rules
 
+SKLEARN = tuple(map(int, sklearn.__version__.split(".")[:2]))
 QUICK: dict[str, Any] = {"epochs": 40, "hidden": 16, "rank": 4, "random_state": 0}
 
 
@@ -44,6 +46,7 @@ def test_scikit_learn_has_nothing_to_complain_about(estimator: Any, check: Any) 
     check(estimator)
 
 
+@pytest.mark.skipif(SKLEARN < (1, 9), reason="scikit-learn has no such check before 1.9")
 def test_the_check_that_scipy_must_be_told_of_passes_too() -> None:
     """It is skipped above unless an environment variable was set before the first import of scipy."""
     code = """

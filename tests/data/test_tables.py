@@ -190,3 +190,30 @@ def test_labels_of_any_kind_in_natural_order() -> None:
     record = {"a": 2.0, "b": 0.5, "c": True, "d": " été ", "e": 10**20}
     assert [tables.name_value(record, key) for key in record] == ["2", "0.5", "true", "été", str(10**20)]
     assert tables.sorted_names(["b10", "b9", "B1", "10", "9", "a", "9"]) == ["9", "10", "a", "B1", "b9", "b10"]
+
+
+@pytest.mark.parametrize(
+    ("name", "head", "row", "values"),
+    [("t.jsonl", "", '{"a":[1,[2],{"b":3}]}', 6), ("t.jsonl", "", '{"a":1,"b":2}', 2), ("t.csv", "a,b,c", "1,2,3", 3)],
+)
+def test_the_values_of_a_table_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, head: str, row: str, values: int
+) -> None:
+    (tmp_path / name).write_text("\n".join([head, *[row] * 10]))
+    monkeypatch.setattr(tables, "MAX_VALUES", values * 10)
+    assert len(tables.read_table(tmp_path / name, lambda _: None)) == 10
+    monkeypatch.setattr(tables, "MAX_VALUES", values * 10 - 1)
+    with pytest.raises(
+        RedxError, match=f"has more than {values * 10 - 1} values; give fewer examples, or fewer columns"
+    ):
+        tables.read_table(tmp_path / name, lambda _: None)
+
+
+def test_an_error_names_few_of_many_columns(tmp_path: Path) -> None:
+    names = [f"{'column' * 20}{number}" for number in range(1000)]
+    (tmp_path / "t.csv").write_text("\n".join([",".join(names), *[",".join("a" * 1000)] * 3]))
+    with pytest.raises(RedxError, match="Lines 2, 3, 4 of") as refused:
+        tables.read_table(tmp_path / "t.csv", lambda record: print(tables.text_value(record, "text")))
+    assert len(str(refused.value)) < 1500
+    assert "has no column 'text', only 'columncolumn" in str(refused.value)
+    assert "…); correct them." in str(refused.value)

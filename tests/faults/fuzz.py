@@ -29,6 +29,7 @@ from redx.errors import RedxError
 
 MEMORY = 2 * 2**20  # KiB that a case may add to the memory of this process
 SECONDS = 30  # that a case may take
+OUTCOMES = ("accepted", "refused", "failed")
 
 
 class Hang(BaseException):
@@ -42,11 +43,19 @@ class Count:
     accepted: int = 0
     refused: int = 0
     failures: list[str] = field(default_factory=list)
-    by_target: Counter[str] = field(default_factory=Counter)
+    by_target: Counter[tuple[str, str]] = field(default_factory=Counter)  # target, and what happened
 
     def __str__(self) -> str:
         total = self.accepted + self.refused + len(self.failures)
         return f"{total} cases: {self.accepted} accepted, {self.refused} refused, {len(self.failures)} failures"
+
+    def table(self) -> str:
+        """Return what happened, with a line for every file."""
+        rows = [
+            (name, *(self.by_target[name, what] for what in OUTCOMES)) for name in {name for name, _ in self.by_target}
+        ]
+        lines = [("file", *OUTCOMES), *sorted(rows)]
+        return "\n".join(f"{line[0]:<22}" + "".join(f"{figure:>10}" for figure in line[1:]) for line in lines)
 
 
 def run_case(number: int, seed: int, targets: list[Target], count: Count, debug: bool = False) -> None:
@@ -55,7 +64,7 @@ def run_case(number: int, seed: int, targets: list[Target], count: Count, debug:
     target = draw.choices(targets, [target.weight for target in targets])[0]
     original = target.path.read_bytes() if target.path else b""
     mutated = draw.choice([*target.mutations, mutate_bytes])(original, draw) if target.path else b""
-    before = _peak_memory()
+    before, failed, accepted = _peak_memory(), len(count.failures), count.accepted
     try:
         if target.path:
             target.path.write_bytes(mutated)
@@ -77,9 +86,10 @@ def run_case(number: int, seed: int, targets: list[Target], count: Count, debug:
         signal.alarm(0)
         if target.path:
             target.path.write_bytes(original)
-    count.by_target[target.name] += 1
     if (grown := _peak_memory() - before) > MEMORY:
         count.failures.append(f"{_name(number, seed, target)}: {grown // 1024} MB of memory")
+    what = "failed" if len(count.failures) > failed else "accepted" if count.accepted > accepted else "refused"
+    count.by_target[target.name, what] += 1
 
 
 def _name(number: int, seed: int, target: Target) -> str:
@@ -157,7 +167,7 @@ def main() -> None:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     print("\n".join(count.failures[:50]))
-    print(", ".join(f"{name} {number}" for name, number in sorted(count.by_target.items())))
+    print(count.table())
     print(count)
     sys.exit(bool(count.failures))
 

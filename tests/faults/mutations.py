@@ -229,7 +229,7 @@ def mutate_lines(content: bytes, draw: Random) -> bytes:
                     draw.choice(words), draw.choice([odd, draw.choice(RAW).encode(), b"9" * 5000])
                 )
             case _:
-                with suppress(ValueError):
+                with suppress(ValueError, RecursionError):  # where an earlier change broke the line
                     lines[at] = mutate_json(lines[at], draw).replace(b"\n", b" ")
     return b"\n".join(lines)
 

@@ -171,7 +171,7 @@ def make_targets(material: Material) -> list[Target]:
             lambda: check_name(name),
             lambda: load(path),
             lambda: Expert.load(path),
-            lambda: inspect_path(path) if path.name and not path.is_absolute() else None,
+            lambda: inspect_path(path) if path.name not in ("", "..") and not path.is_absolute() else None,
             lambda: tables.read_table(path.with_name(path.name + ".jsonl") if path.name else path, lambda _: None),
             lambda: lock_run(folder / "names" / name.replace("/", "_"), config).__enter__(),
         ]

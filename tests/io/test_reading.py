@@ -104,3 +104,15 @@ def test_json_that_fits_its_schema(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"x": 1, "y": 2.5}')
     assert reading.read_json(tmp_path / "f.json", Point) == Point(1, 2.5)
     assert reading.parse_json('{"a": Infinity}', finite=False) == {"a": float("inf")}
+
+
+def test_the_values_of_a_json_text_are_counted_before_they_are_made(tmp_path: Path) -> None:
+    for text in ("[[],[],[],[]]", '[{"a":1},{"a":1},3]', '{"a":1,"b":2,"c":[1,2,3,4]}'):
+        count = sum(map(text.count, ",[{"))
+        assert reading.parse_json(text, values=count) is not None
+        with pytest.raises(reading.TooManyValues, match=f"has more than {count - 1} values"):
+            reading.parse_json(text, values=count - 1)
+    path = tmp_path / "x.json"
+    path.write_text("[" + "[]," * reading.JSON_VALUES + "1]")
+    with pytest.raises(RedxError, match=r"x\.json has more than 2,097,152 values; delete it"):
+        reading.read_json(path)

@@ -57,7 +57,7 @@ def read_labelled(
         text_column, label_column = columns(record)
         tables.text_value(record, text_column)
         if (name := tables.name_value(record, label_column)) not in class_index:
-            raise ValueError(f"has the label {name!r}, which is no class of this model")
+            raise ValueError(f"has the label {name!r:.100}, which is no class of this model")
 
     records = tables.read_table(file, check)
     labels = [class_index[tables.name_value(record, columns(record)[1])] for record in records]
@@ -73,7 +73,7 @@ def _read_array_file(file: Path, classes: Sequence[str], shape: Sequence[int], t
         raise RedxError(f"The array '{text}' of {file} has shape {x.shape}; this model reads ({wanted}).")
     names = arrays.to_column(file, label, values[label], len(x))
     if unknown := [row for row, name in enumerate(names, 1) if name not in classes]:
-        faults = {row: f"has the label {names[row - 1]!r}, which is no class of this model" for row in unknown}
+        faults = {row: f"has the label {names[row - 1]!r:.100}, which is no class of this model" for row in unknown}
         raise tables.faulty_rows(file, "Row", faults)
     numbers = arrays.to_matrix(file, text, x.reshape(len(x), -1)).reshape(x.shape)
     inputs = torch.from_numpy(numbers)

@@ -15,7 +15,7 @@ from redx.errors import RedxError
 from redx.io import files
 from redx.io.files import natural_order
 from redx.io.parquet_files import read_parquet
-from redx.io.reading import TEXT_BYTES, DuplicateKey, is_file, parse_json, read_text
+from redx.io.reading import TEXT_BYTES, DuplicateKey, TooManyValues, is_file, parse_json, read_text
 
 Record = dict[str, Any]
 Check = Callable[[Record], None]  # raises a ValueError that says what is wrong with a record
@@ -24,8 +24,9 @@ FORMATS = (".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
 BROKEN = re.compile("[\0\ud800-\udfff]")  # characters that no text or name may contain
 MAX_BYTES = TEXT_BYTES  # size of the largest file that is read into memory
 MAX_ROWS = 2**21  # rows of a table; every one becomes Python objects
+MAX_VALUES = 2**23  # and so does every value
 MAX_LABEL = 10_000  # characters in a label or in the name of a domain
-MAX_SHOWN = 10  # faulty rows that an error names
+MAX_SHOWN, MAX_NAMED = 10, 20  # faulty rows, and columns, that an error names
 TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
@@ -67,15 +68,17 @@ def read_table(path: Path, check: Check) -> list[Record]:
     word, rows = ("Row", enumerate(read_parquet(path), 1)) if kind == ".parquet" else ("Line", _read_csv(path))
     records: list[Record] = []
     faults: dict[int, str] = {}
+    values = 0
     for number, row in rows:
-        _check_count(path, len(records) + len(faults))
+        values += len(row) if isinstance(row, dict) else 0
+        _check_count(path, len(records) + len(faults), values)
         try:
             if isinstance(row, str):
                 raise ValueError(row)
             check(row)
             records.append(row)
         except ValueError as error:
-            faults[number] = str(error)
+            faults[number] = "" if faults else str(error)
     if faults:
         raise faulty_rows(path, word, faults)
     if not records:
@@ -115,16 +118,18 @@ def read_jsonl(
     records: list[dict[str, Any]] = []
     faults: dict[int, str] = {}
     text = io.StringIO(read_text(path, limit_bytes), newline="\n")  # JSON may contain other line ends
+    values = 0
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
-        _check_count(path, len(records) + len(faults))
+        values += sum(map(line.count, ",[{"))
+        _check_count(path, len(records) + len(faults), values)
         try:
             record = _parse_record(line, fields)
             check(record)
             records.append(record)
         except ValueError as error:
-            faults[number] = str(error)
+            faults[number] = "" if faults else str(error)  # only the first is told
     if faults:
         raise faulty_rows(path, "Line", faults)
     if not records:
@@ -132,9 +137,11 @@ def read_jsonl(
     return records
 
 
-def _check_count(path: Path, rows: int) -> None:
+def _check_count(path: Path, rows: int, values: int) -> None:
     if rows >= MAX_ROWS:
         raise RedxError(f"{path} has more than {MAX_ROWS:,} rows; give fewer examples.")
+    if values > MAX_VALUES:
+        raise RedxError(f"{path} has more than {MAX_VALUES:,} values; give fewer examples, or fewer columns.")
 
 
 def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -195,7 +202,8 @@ def to_name(value: object, column: str) -> str:
 def required_value(record: Record, column: str) -> object:
     """Return the value in a column, or raise a ValueError where it is missing, blank or NaN."""
     if column not in record:
-        raise ValueError(f"has no column '{column}', only {', '.join(map(repr, record)) or 'none at all'}")
+        names = ", ".join(f"{name!r:.40}" for name in list(record)[:MAX_NAMED]) or "none at all"
+        raise ValueError(f"has no column '{column}', only {names}{' …' * (len(record) > MAX_NAMED)}")
     value = record[column]
     if value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and value != value):
         raise ValueError(f"has no value in the column '{column}'")
@@ -244,7 +252,7 @@ def _parse_record(line: str, fields: Mapping[str, type]) -> dict[str, Any]:
         record = parse_json(line)
     except json.JSONDecodeError as error:
         raise ValueError("is not JSON") from error
-    except DuplicateKey:
+    except (DuplicateKey, TooManyValues):
         raise
     except ValueError as error:
         raise ValueError("has NaN, infinity or far too large a number") from error

@@ -10,14 +10,18 @@ from redx.errors import RedxError
 if TYPE_CHECKING:
     from torch import Tensor
 
+PACKED_BYTES, PADDING = 2**28, 8  # what any texts may be packed into, and longer ones in all: so many times their size
 
-def pack_texts(texts: Sequence[Any] | Tensor) -> Tensor:
+
+def pack_texts(texts: Sequence[Any] | Tensor, limit: int = PACKED_BYTES) -> Tensor:
     """Return texts as rows of bytes.
 
     Parameters
     ----------
     texts
         A list of N strings that are not blank and contain no NUL character.
+    limit
+        Upper bound on the size of the result where most of it is padding, as with one long text among many short ones.
 
     Returns
     -------
@@ -27,7 +31,7 @@ def pack_texts(texts: Sequence[Any] | Tensor) -> Tensor:
     Raises
     ------
     RedxError
-        Where the input is not a list of such strings.
+        Where the input is not a list of such strings, or they take far more memory when they are padded.
 
     Examples
     --------
@@ -45,7 +49,14 @@ def pack_texts(texts: Sequence[Any] | Tensor) -> Tensor:
             raise RedxError(f"{text!r} is no text to read; write a question without NUL characters.")
     rows = [text.encode(errors="surrogatepass") for text in strings]
     width = max(map(len, rows), default=0)
-    packed = bytearray(b"".join(row.ljust(width, b"\0") for row in rows))
+    if len(rows) * width > max(limit, PADDING * sum(map(len, rows))):
+        raise RedxError(
+            f"One of {len(rows):,} texts has {width:,} bytes, far more than the others, and all of them would take as "
+            "much memory; shorten it or leave it out."
+        )
+    packed = bytearray(len(rows) * width)
+    for start, row in zip(range(0, len(packed), width or 1), rows, strict=True):
+        packed[start : start + len(row)] = row
     return torch.frombuffer(packed, dtype=torch.uint8).view(len(rows), width) if rows else torch.empty(0, 0).byte()
 
 

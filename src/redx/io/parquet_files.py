@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from redx.errors import RedxError
+from redx.io.parquet_pages import page_bytes
 from redx.io.reading import TEXT_BYTES, guarded, open_file
 
 MAX_VALUES = 8 * 2**20  # values of all columns; every one becomes a Python object
 MAX_COLUMNS = 1000
-BATCH = 256  # rows that are unpacked at once
+BATCH = 256  # rows that are unpacked at once, unless pages are large
 
 
 def read_parquet(path: Path, max_bytes: int = TEXT_BYTES) -> Iterator[dict[str, Any]]:
@@ -39,8 +40,13 @@ def read_parquet(path: Path, max_bytes: int = TEXT_BYTES) -> Iterator[dict[str, 
         from pyarrow import parquet
     except ImportError as error:
         raise RedxError("Parquet files need pyarrow; install with `pip install 'redx[tables]'`.") from error
-    with open_file(path, max_bytes, advice="split it into smaller files") as (file, _):
+    with open_file(path, max_bytes, advice="split it into smaller files") as (file, size):
         try:
+            pages = page_bytes(file, size)
+            if sum(pages) > max_bytes:
+                raise RedxError(f"{path} unpacks to more than {max_bytes:,} bytes; give fewer or shorter rows.")
+            # A text can share its beginning with the one before it, so that every row is as large as a whole page.
+            rows_at_once = min(BATCH, max(1, max_bytes // max(pages, default=1)))
             with parquet.ParquetFile(file) as opened:
                 _check_sizes(path, opened.metadata, max_bytes)
                 fields, names = list(opened.schema_arrow), opened.schema_arrow.names
@@ -52,7 +58,7 @@ def read_parquet(path: Path, max_bytes: int = TEXT_BYTES) -> Iterator[dict[str, 
             empty: dict[str, Any] = {name: [] for name in names if name not in plain}
             with parquet.ParquetFile(file, read_dictionary=texts) as opened:
                 unpacked = 0
-                for batch in opened.iter_batches(batch_size=BATCH, columns=plain):
+                for batch in opened.iter_batches(batch_size=rows_at_once, columns=plain):
                     unpacked += sum(_unpacked_bytes(column) for column in batch.columns)
                     if unpacked > max_bytes:
                         raise RedxError(f"{path} unpacks to more than {max_bytes:,} bytes; give fewer or shorter rows.")

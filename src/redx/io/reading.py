@@ -23,6 +23,7 @@ from redx.errors import RedxError
 
 JSON_BYTES = 64 * 2**20  # size of the largest JSON file
 JSON_DEPTH = 32  # lists and objects inside one another
+JSON_VALUES = 2**21  # commas and brackets of one JSON text; every value becomes a Python object
 TEXT_BYTES = 2**28  # size of the largest text file
 TENSOR_BYTES = 2**36  # size of the largest file of tensors
 HALVES = re.compile("[\ud800-\udfff]")  # lone surrogates, which no text can be encoded with
@@ -31,6 +32,10 @@ REPEAT = "delete it and repeat the run"
 
 class DuplicateKey(ValueError):
     """A JSON object has a key twice."""
+
+
+class TooManyValues(ValueError):
+    """A JSON text has more values than fit into memory."""
 
 
 @contextmanager
@@ -160,7 +165,7 @@ def read_text(path: Path, limit: int = TEXT_BYTES) -> str:
         raise RedxError(f"{path} is not UTF-8 text (line {line}); save it again in UTF-8.") from error
 
 
-def parse_json(text: str, depth: int = JSON_DEPTH, finite: bool = True) -> Any:
+def parse_json(text: str, depth: int = JSON_DEPTH, finite: bool = True, values: int = JSON_VALUES) -> Any:
     """Return the value of a JSON text.
 
     Parameters
@@ -171,6 +176,8 @@ def parse_json(text: str, depth: int = JSON_DEPTH, finite: bool = True) -> Any:
         Largest number of lists and objects inside one another.
     finite
         Whether NaN and infinity are refused, which JSON does not have, but Python and some language models write.
+    values
+        Largest number of commas and opening brackets, which bounds the number of values.
 
     Returns
     -------
@@ -181,11 +188,15 @@ def parse_json(text: str, depth: int = JSON_DEPTH, finite: bool = True) -> Any:
     ------
     DuplicateKey
         If an object has a key twice, of which Python would silently take the last.
+    TooManyValues
+        If there are more values than allowed; they are counted before any memory is allocated.
     RecursionError
         If lists or objects are nested too deeply.
     ValueError
         If the text is no JSON (`json.JSONDecodeError`), or has NaN, infinity or far too large a number.
     """
+    if len(text) > values and sum(map(text.count, ",[{")) > values:
+        raise TooManyValues(f"has more than {values:,} values")
     number = _finite if finite else float
     value = json.loads(
         text, parse_float=number, parse_constant=number, parse_int=_integer, object_pairs_hook=_without_duplicates
@@ -274,7 +285,7 @@ def read_json(
         text = content.decode("utf-8")
         try:
             value = parse_json(text, depth, finite)
-        except DuplicateKey as error:
+        except (DuplicateKey, TooManyValues) as error:
             raise RedxError(f"{path} {error}; {advice}.") from error
         except RecursionError as error:
             raise RedxError(f"{path} is nested too deeply for a file of redx; {advice}.") from error

@@ -13,6 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
+from redx.io.pickle_programs import check_program
 from redx.io.reading import TENSOR_BYTES, guarded, is_folder, open_file
 from redx.io.safetensors_files import open_safetensors, tensor_bytes
 
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 
 CHECKPOINT_KEY = "redx.checkpoint"  # key of the facts about a checkpoint in the metadata of its file
-PROGRAM_BYTES, DEPTH, MEMBERS = 64 * 2**20, 8, 100_000  # limits: program of a pickle, nested dicts, archive
+PROGRAM_BYTES, DEPTH, MEMBERS = 8 * 2**20, 8, 100_000  # limits: program of a pickle, nested dicts, archive
+PLAIN_BYTES = 16 * 2**20  # of the plain values in a `.pt` file, when they are written out
 STATES = ("state_dict", "model_state_dict", "model")  # keys under which a `.pt` file may store its tensors
 TRAINING = re.compile(r"(optimi[sz]er|(lr_)?scheduler|(grad|amp)_scaler|(\w+_)?rng_state)\w*")  # keys that are skipped
 NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"}
@@ -231,6 +233,13 @@ def _check_zip(path: Path) -> None:
         raise RedxError(f"{path} is an archive, but not one that torch.save writes; give a .pt file of a state_dict.")
     if programs[0].file_size > PROGRAM_BYTES:
         raise RedxError(f"{path} contains more than a list of tensors; save only its state_dict.")
+    with guarded(path, "is damaged", "copy it again from its source"), zipfile.ZipFile(path) as archive:
+        program = archive.read(programs[0])
+    try:
+        check_program(program)
+    except Exception as error:  # pickletools raises errors of many types for a damaged program
+        reason = " ".join(str(error).split())[:100] or type(error).__name__
+        raise RedxError(f"{path} contains more than a list of tensors ({reason}); save only its state_dict.") from error
 
 
 def _flatten(path: Path, loaded: object) -> tuple[dict[str, Tensor], dict[str, Any], list[str]]:
@@ -240,13 +249,14 @@ def _flatten(path: Path, loaded: object) -> tuple[dict[str, Tensor], dict[str, A
     tensors: dict[str, Tensor] = {}
     about: dict[str, Any] = {}
     left_out: list[str] = []
+    is_plain = _Plain(path, PLAIN_BYTES)
 
     def walk(value: object, name: str, depth: int) -> None:
         if isinstance(value, Tensor):
             if name in tensors:
                 raise RedxError(f"{path} has two tensors of the name {name}; save only its state_dict.")
             tensors[name] = value.detach()
-        elif _is_plain(value, DEPTH):
+        elif is_plain(value, DEPTH):
             about[name] = value
         elif isinstance(value, Mapping) and depth < DEPTH and all(isinstance(key, str) for key in value):
             for key, inner in value.items():
@@ -267,12 +277,26 @@ def _flatten(path: Path, loaded: object) -> tuple[dict[str, Tensor], dict[str, A
     return tensors, about, left_out
 
 
-def _is_plain(value: object, depth: int) -> bool:
-    """Return whether a value has a type that JSON knows, with at most `depth` levels of lists and dicts."""
-    if depth == 0:
-        return False
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(inner, depth - 1) for key, inner in value.items())
-    if isinstance(value, list | tuple):
-        return all(_is_plain(inner, depth - 1) for inner in value)
-    return value is None or isinstance(value, bool | int | float | str)
+class _Plain:
+    """Tells which values have types that JSON knows, until they are more than a file of this kind needs.
+
+    The same list or text can be in a `.pt` file any number of times, at a few bytes each.
+    """
+
+    def __init__(self, path: Path, limit: int) -> None:
+        self.path, self.left = path, limit
+
+    def __call__(self, value: object, depth: int) -> bool:
+        """Return whether a value is plain, with at most `depth` levels of lists and dicts."""
+        if depth == 0:
+            return False
+        self.left -= 8 + (len(value) if isinstance(value, str) else 0)
+        if isinstance(value, int):
+            self.left -= value.bit_length() // 3
+        if self.left < 0:
+            raise RedxError(f"{self.path} contains far more than tensors; save only its state_dict.")
+        if isinstance(value, dict):
+            return all(isinstance(key, str) and self(key, 1) and self(inner, depth - 1) for key, inner in value.items())
+        if isinstance(value, list | tuple):
+            return all(self(inner, depth - 1) for inner in value)
+        return value is None or isinstance(value, bool | int | float | str)

@@ -1,0 +1,238 @@
+"""Hostile files of at most 50 MB in every format that redx reads from outside, each meant to fill the memory."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MOST = 50 * 10**6  # bytes of a file
+PIECE = 2**26  # zeros that are compressed once and repeated
+
+
+@dataclass(frozen=True)
+class Bomb:
+    """A hostile file or folder.
+
+    Attributes
+    ----------
+    name
+        What it is, in a few words.
+    file
+        Its path inside the folder of the case; the commands find it there.
+    write
+        Writes it.
+    words
+        The command that reads it; `{}` is the path of the file.
+    """
+
+    name: str
+    file: str
+    write: Callable[[Path], object]
+    words: str
+
+
+def fill(path: Path, pieces: Iterable[bytes], start: bytes = b"", end: bytes = b"") -> None:
+    """Write pieces until the file would be larger than `MOST`."""
+    size = len(start) + len(end)
+    with path.open("wb") as file:
+        file.write(start)
+        for piece in pieces:
+            size += len(piece)
+            if size > MOST:
+                break
+            file.write(piece)
+        file.write(end)
+
+
+def repeat(piece: bytes, start: bytes = b"", end: bytes = b"", most: int = MOST) -> Callable[[Path], object]:
+    """Return a writer of one piece, as often as it fits."""
+    return lambda path: path.write_bytes(start + piece * ((most - len(start) - len(end)) // len(piece)) + end)
+
+
+def numbered(pattern: str, start: bytes = b"", end: bytes = b"", most: int = 10**9) -> Callable[[Path], object]:
+    """Return a writer of pieces that differ by their number, as many as fit and at most `most`."""
+
+    def pieces() -> Iterator[bytes]:
+        for first in range(0, most, 999):
+            yield b"".join((pattern % number).encode() for number in range(first, min(first + 999, most)))
+
+    return lambda path: fill(path, pieces(), start, end)
+
+
+# --- archives
+
+
+def zeros() -> tuple[bytes, int]:
+    """Return `PIECE` zeros, compressed, and how often they fit into a file."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    piece = packer.compress(bytes(PIECE)) + packer.flush(zlib.Z_FULL_FLUSH)
+    return piece, (MOST - 200_000) // len(piece)
+
+
+def member(archive: zipfile.ZipFile, name: str, data: bytes, size: int, kind: int = zipfile.ZIP_DEFLATED) -> None:
+    """Write a member of compressed data and any declared size into an archive."""
+    info = zipfile.ZipInfo(name)
+    info.compress_type, info.file_size, info.compress_size, info.CRC = kind, size, len(data), 0
+    file: Any = archive.fp
+    info.header_offset = file.tell()
+    file.write(info.FileHeader(zip64=True))
+    file.write(data)
+    archive.filelist.append(info)
+    archive.NameToInfo[name] = info
+    archive.start_dir = file.tell()
+    archive._didModify = True  # type: ignore[attr-defined]
+
+
+def header(kind: str, *shape: int) -> bytes:
+    """Return the header of an array."""
+    text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    return b"\x93NUMPY\1\0" + (118).to_bytes(2, "little") + text.ljust(117).encode() + b"\n"
+
+
+def bomb_of_zeros(path: Path) -> None:
+    """Write an archive of 50 GB of zeros."""
+    piece, count = zeros()
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    head = header("|u1", PIECE, count)
+    data = packer.compress(head) + packer.flush(zlib.Z_FULL_FLUSH) + piece * count + b"\3\0"
+    with zipfile.ZipFile(path, "w") as archive:
+        member(archive, "x.npy", data, len(head) + count * PIECE)
+        archive.writestr("y.npy", header("|u1", PIECE) + bytes(PIECE), zipfile.ZIP_DEFLATED)
+
+
+def declared(*shape: int, kind: str = "<f4") -> Callable[[Path], object]:
+    """Return a writer of an archive that declares a huge array and stores little of it."""
+
+    def write(path: Path) -> None:
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("x.npy", header(kind, *shape) + bytes(1000))
+            archive.writestr("y.npy", header("|u1", shape[0]) + bytes(1000))
+
+    return write
+
+
+def arrays(compress: bool = True, **values: Any) -> Callable[[Path], object]:
+    """Return a writer of honest arrays; every value is a function that makes an array."""
+
+    def write(path: Path) -> None:
+        import numpy
+
+        (numpy.savez_compressed if compress else numpy.savez)(path, **{name: make() for name, make in values.items()})
+
+    return write
+
+
+def full(shape: tuple[int, ...], kind: str, text: str = "") -> Callable[[], Any]:
+    """Return a function that makes an array of two values in turn; of `text` with a number where it is given."""
+
+    def make() -> Any:
+        import numpy
+
+        if text:
+            return numpy.array([text % number for number in range(shape[0])], kind)
+        values = numpy.zeros(shape, kind)
+        values[::2] = 1
+        return values
+
+    return make
+
+
+def many_members(path: Path) -> None:
+    """Write an archive whose directory lists one member a million times."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", header("|u1", 1, 1) + b"\0")
+        first = archive.filelist[0]
+        for number in range(MOST // 54):
+            info = zipfile.ZipInfo(f"{number}")
+            info.header_offset, info.file_size, info.compress_size, info.CRC = 0, 129, 129, first.CRC
+            archive.filelist.append(info)
+
+
+def gzipped(path: Path) -> None:
+    """Write four .gz files of MNIST, of which the first unpacks to 50 GB."""
+    path.mkdir()
+    piece = gzip.compress(bytes(PIECE), 9)
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (path / f"{name}-ubyte.gz").write_bytes(piece * (MOST // 4 // len(piece)))
+
+
+# --- tables
+
+
+def parquet(make: Callable[[Any], Any], lie: bool = False, **options: Any) -> Callable[[Path], object]:
+    """Return a writer of a Parquet file; `make` gets pyarrow, and a lie declares 100 bytes."""
+
+    def write(path: Path) -> None:
+        import pyarrow
+        from pyarrow import parquet as format
+
+        format.write_table(make(pyarrow), path, **options)
+        if lie:
+            group = format.ParquetFile(path).metadata.row_group(0)
+            sizes = {
+                group.total_byte_size,
+                *(group.column(n).total_uncompressed_size for n in range(group.num_columns)),
+            }
+            content = path.read_bytes()
+            start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+            footer = content[start:]
+            for size in sizes:
+                footer = footer.replace(_varint(size), _varint(100, len(_varint(size))))
+            path.write_bytes(content[:start] + footer)
+
+    return write
+
+
+def _varint(number: int, width: int = 0) -> bytes:
+    """Return a number as Thrift writes it, in at least so many bytes."""
+    number, out = number * 2, bytearray()
+    while number or not out or len(out) < width:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out[-1] &= 127
+    return bytes(out)
+
+
+# --- tensors
+
+
+def safetensors(entries: Callable[[], dict[str, Any]], data: int = 0) -> Callable[[Path], object]:
+    """Return a writer of a safetensors file with any header and so many bytes of zeros."""
+
+    def write(path: Path) -> None:
+        head = json.dumps(entries(), separators=(",", ":")).encode()
+        path.write_bytes(len(head).to_bytes(8, "little") + head + bytes(data))
+
+    return write
+
+
+def tensor_entries(count: int, *shape: int) -> dict[str, Any]:
+    """Return the header of so many tensors of the same bytes or of none."""
+    return {str(n): {"dtype": "U8", "shape": list(shape), "data_offsets": [0, 0]} for n in range(count)}
+
+
+def pickled(program: bytes | Callable[[], bytes]) -> Callable[[Path], object]:
+    """Return a writer of a .pt file with any program."""
+
+    def write(path: Path) -> None:
+        content = program if isinstance(program, bytes) else program()
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, part in (("data.pkl", content), ("byteorder", b"little"), ("version", b"3\n")):
+                archive.writestr(f"archive/{name}", part)
+
+    return write
+
+
+def laughs(width: int = 1000, levels: int = 6) -> bytes:
+    """Return a program of lists of the same list, again and again: small on disk, and huge when it is printed."""
+    out = b"\x80\x02}(X\1\0\0\0a]q\0K\1a"
+    for level in range(levels):
+        name = b"X\1\0\0\0" + bytes([98 + level])
+        out += name + b"]q" + bytes([level + 1]) + b"(" + (b"h" + bytes([level])) * width + b"e"
+    return out + b"u."
