@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -17,7 +19,7 @@ def test_the_curve_has_every_supported_risk_and_no_other(clouds: redx.Run) -> No
     model = clouds.load()
     parts = {0: read_parts(clouds.folder, 0).banks}
     study = risk.study(model.config, {0: model}, parts)
-    curve = study.facts["price_of_risk"]
+    curve: Any = study.facts["price_of_risk"]
     least = 1 / (model.calibrated().examples + 1)
     assert list(curve) == [f"{value:g}" for value in risk.RISKS if value >= least]
     for figures in curve.values():
@@ -35,9 +37,8 @@ def test_the_mean_harm_over_divisions_keeps_the_risk() -> None:
 
 def test_a_run_without_risk_control_has_no_curve(clouds: redx.Run) -> None:
     model = clouds.load()
-    config = model.config.model_copy(
-        update={"banks": {BankId("pooled", "mlp"): model.config.banks[BankId("pooled", "mlp")]}}
-    )
+    pooled = BankId("pooled", "mlp")
+    config = model.config.model_copy(update={"banks": {pooled: model.config.banks[pooled]}})
     assert risk.study(config, {0: model}, {}) == Study({})
 
 
