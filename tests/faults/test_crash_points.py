@@ -19,6 +19,7 @@ NAMES = (
     "experts replace",
     "experts train",
     "router train",
+    "calibrate",
     "export",
     "shrink",
     "report",

@@ -122,6 +122,7 @@ class Worlds:
             Verb("experts replace", ["experts", "replace", "run", "1", "new"], repeats=False, changes_run=True),
             Verb("experts train", train, whole=False, repeats=False),
             Verb("router train", router, changes_run=True),
+            Verb("calibrate", ["calibrate", "run", "--risk", "0.3"], changes_run=True),
             Verb("export", ["export", "run", "--out", "new.safetensors"]),
             Verb("shrink", ["shrink", "full.safetensors", "--trainable-last-n-layers", "0", "--out", "s.safetensors"]),
             Verb("report", ["report", "run"], whole=False, removes=("run/report.html", "run/report.md", "run/figures")),
