@@ -6,17 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 import torch
-from scipy import stats
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torchmetrics import MetricCollection
-from torchmetrics.classification import (
-    MulticlassCalibrationError,
-    MulticlassConfusionMatrix,
-    MulticlassF1Score,
-    MulticlassPrecision,
-    MulticlassRecall,
-)
 
 from redx.composition.parts import predicted_classes
 
@@ -55,6 +46,15 @@ class Tally:
     loss: float = 0.0
 
     def __post_init__(self) -> None:
+        from torchmetrics import MetricCollection  # importing it takes seconds, which other commands need not
+        from torchmetrics.classification import (
+            MulticlassCalibrationError,
+            MulticlassConfusionMatrix,
+            MulticlassF1Score,
+            MulticlassPrecision,
+            MulticlassRecall,
+        )
+
         self.counts = MetricCollection(
             {
                 "macro_precision": MulticlassPrecision(self.answers),
@@ -237,6 +237,8 @@ def wilson_interval(share: float, examples: int) -> tuple[float, float]:
     >>> round(low, 4), round(high, 4)
     (0.7864, 0.9565)
     """
+    from scipy import stats
+
     z = float(stats.norm.ppf(UPPER))
     centre = (share + z * z / (2 * examples)) / (1 + z * z / examples)
     half = z * math.sqrt(share * (1 - share) / examples + z * z / (4 * examples**2)) / (1 + z * z / examples)
@@ -266,6 +268,8 @@ def exact_interval(count: int, examples: int, level: float = 0.95) -> tuple[floa
     >>> low, round(high, 4)
     (0.0, 0.0362)
     """
+    from scipy import stats
+
     interval = stats.binomtest(count, examples).proportion_ci(level, method="exact")
     return float(interval.low), float(interval.high)
 
@@ -288,4 +292,6 @@ def student_quantile(freedom: int) -> float:
     >>> round(student_quantile(4), 4)
     2.7764
     """
+    from scipy import stats
+
     return float(stats.t.ppf(UPPER, freedom))

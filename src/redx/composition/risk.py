@@ -20,7 +20,6 @@ import math
 from dataclasses import replace
 
 import torch
-from scipy import stats
 from torch import Tensor
 
 from redx.composition import certificate
@@ -139,6 +138,8 @@ def allowed_harm(examples: int, risk: float, confidence: float | None = None) ->
 
 def _upper_bound(harmed: int, examples: int, confidence: float) -> float:
     """Return the exact (Clopper-Pearson) upper confidence bound of a share."""
+    from scipy import stats
+
     return 1.0 if harmed >= examples else float(stats.beta.ppf(confidence, harmed + 1, examples - harmed))
 
 
