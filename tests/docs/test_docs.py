@@ -5,19 +5,36 @@ import shlex
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import redx
 from helpers.clinc import real_folder
 from redx.cli import main
+from redx.models.calibration import read_calibration, write_calibration
 from redx.runs import pipeline, presets
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-RUNS = {"toy": "toy", "mnist": "toy", "addition": "addition", "mixed": "addition", "steps": "chains"}  # by fixture
+RUNS = {  # by fixture
+    "toy": "toy",
+    "mnist": "toy",
+    "addition": "addition",
+    "mixed": "addition",
+    "intents": "addition",
+    "steps": "chains",
+}
+    "toy": "toy",
+    "mnist": "toy",
+    "addition": "addition",
+    "mixed": "addition",
+    "steps": "chains",
+    "intents": "addition",
+}  # by fixture
 
 
 def fenced_blocks(page: Path, language: str) -> list[str]:
@@ -59,6 +76,8 @@ def test_commands_in_the_documents_run(
             run: redx.Run = request.getfixturevalue(fixture)
             shutil.copytree(run.folder, tmp_path / "runs" / name)
             monkeypatch.setenv("REDX_CACHE", str(run.folder.parent / "cache"))
+            if words[0] == "calibrate":
+                calibrate_on_many_examples(tmp_path / "runs" / name / "seed-0")
     if words[:2] == ("fetch", "intents"):
         monkeypatch.setenv("REDX_DATA", str(real_folder()))
     if words[0] in ("cache", "doctor"):
@@ -77,6 +96,14 @@ def test_commands_in_the_documents_run(
     # the experts of the tests are hardly trained: a chain may leave the range, which `solve` reports by exit code 1
     assert stop.value.code in ((None, 0, 1) if words[0] == "solve" else (None, 0))
     assert bool(configured) == (words[0] == "run")
+
+
+def calibrate_on_many_examples(folder: Path) -> None:
+    """Let a small run have as many calibration examples as the runs of the documentation."""
+    before = read_calibration(folder)
+    assert before is not None
+    many = replace(before, thresholds={region: torch.linspace(-5, 5, 2_000) for region in before.thresholds})
+    write_calibration(folder / "risk.json", folder / "thresholds.safetensors", many)
 
 
 def test_the_documents_hold_commands() -> None:
