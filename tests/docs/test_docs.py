@@ -28,13 +28,6 @@ RUNS = {  # by fixture
     "intents": "addition",
     "steps": "chains",
 }
-    "toy": "toy",
-    "mnist": "toy",
-    "addition": "addition",
-    "mixed": "addition",
-    "steps": "chains",
-    "intents": "addition",
-}  # by fixture
 
 
 def fenced_blocks(page: Path, language: str) -> list[str]:
