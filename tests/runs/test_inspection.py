@@ -32,6 +32,8 @@ def test_every_file_of_ours_is_recognised(
         seed / "integration.safetensors": "residual experts and router after stage 4",
         next((seed / "parts").iterdir()): "parts",
         seed / "model.json": "description of a model",
+        seed / "risk.json": "calibration of a model",
+        seed / "thresholds.safetensors": "thresholds of calibration examples",
         blocks.folder / "config.json": "settings of a run",
         blocks.folder / "summary.json": "summary of a run",
         blocks.folder / "results.jsonl": "lines of JSON",

@@ -124,7 +124,7 @@ class Calibration:
         }
 
 
-def supported_risk(risk: float | None, examples: int, confidence: float | None = None) -> float:
+def supported_risk(risk: float | None, examples: int, confidence: float | None = None, tell: bool = True) -> float:
     """Return the risk to use with so many calibration examples.
 
     Parameters
@@ -135,6 +135,8 @@ def supported_risk(risk: float | None, examples: int, confidence: float | None =
         Number of calibration examples.
     confidence
         None for the bound on average, otherwise the probability with which it has to hold.
+    tell
+        Whether a risk above 0.01 that was not chosen is logged.
 
     Raises
     ------
@@ -143,7 +145,7 @@ def supported_risk(risk: float | None, examples: int, confidence: float | None =
     """
     smallest = smallest_risk(examples, confidence)
     if risk is None:
-        if smallest > DEFAULT_RISK:
+        if tell and smallest > DEFAULT_RISK:
             log.warning(
                 "%d calibration examples support no risk below %.4f, so this is used instead of %g",
                 examples,

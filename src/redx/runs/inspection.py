@@ -15,6 +15,7 @@ from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, file_form, open_te
 JSONS = {  # kinds of JSON files by keys that they all have
     "settings of a run": {"task", "banks", "seeds"},
     "summary of a run": {"schema", "rules"},
+    "calibration of a model": {"risk", "score", "cutoffs"},
     "description of a model": {"domains", "belongs"},
     "description of an expert": {"domain", "banks"},
     "description of a feature cache": {"fingerprint", "pooling"},
@@ -94,8 +95,10 @@ def _file_kind(names: set[str], about: dict[str, Any]) -> str:
     if isinstance(info, dict):
         return f"checkpoint, {info.get('kind', 'unknown')}"
     starts = {re.split(r"[./]", name)[0] for name in names}
-    if names == {"base", "residuals", "gates", "labels", "domains"}:
+    if names - {"confidences"} == {"base", "residuals", "gates", "labels", "domains"}:
         return "parts"
+    if names == {"simplex", "box"}:
+        return "thresholds of calibration examples"
     if {"classifier.weight", "bus.mean"} <= names:
         return "base"
     if {"mean", "deviation"} <= names and starts <= {"mean", "deviation", "layers"}:

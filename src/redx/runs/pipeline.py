@@ -133,7 +133,7 @@ def run(
     if config.controlled_bank:
         for seed in config.seeds:  # and so is a risk that the calibration examples do not support
             _, calibration = split_validation(data[seed], config.ownership.calibration, seed)
-            supported_risk(config.risk, len(calibration), config.confidence)
+            supported_risk(config.risk, len(calibration), config.confidence, tell=False)
     with lock_run(folder, config), _use_threads(config.threads):
         seconds = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
         return _conclude(config, folder, data, seconds, start)

@@ -79,7 +79,7 @@ def test_a_run_on_real_images(run: redx.Run) -> None:
         "global/linear",
         "global/mlp",
     } <= set(rules)
-    assert rules["red"] == rules["red/owned"]
+    assert rules["red"] == rules["red/risk"]
     assert rules["red/integrated"]["accuracy"] != rules["red/plain"]["accuracy"]
     assert rules["base"]["accuracy"]["mean"] > 0.5
     assert rules["red/owned"]["certified"]["1"] >= rules["red/plain"]["certified"]["1"]
