@@ -72,11 +72,11 @@ def paper_config(task: str, preset: str, questions: QuestionsConfig, training: T
 
 
 def weak_base_config(task: str, preset: str, questions: QuestionsConfig, epochs: int, base_epochs: int) -> RunConfig:
-    """Return the settings of a base that saw few questions and answers about half of them, and of experts that know.
+    """Return the settings of a base that answers about half of the questions, and of experts that answer nearly all.
 
-    Residual experts, standalone and pooled heads have the same architecture and training. They read the features h of
-    the base and the frozen features, since h alone says too little here. Batches are small, so that the experts of the
-    outer ranges, which have few questions, take enough steps.
+    The base has the papers' share of the questions and is weak because its training is short, a few epochs. Residual
+    experts, standalone and pooled heads have the same architecture and training; they read the base's features h and
+    the frozen features. Batches are small, so that experts of the outer ranges, with few questions, take enough steps.
     """
     training = TrainingConfig(epochs=epochs, batch=32, virtual_batch=32, lr=4e-3, weight_decay=1.0, warmup=0.1)
     head = BankConfig(shape="mlp", hidden=128, depth=2, smoothing=0.05, training=training)
@@ -89,7 +89,7 @@ def weak_base_config(task: str, preset: str, questions: QuestionsConfig, epochs:
         questions=questions,
         reading=ReadingConfig(blocks=(2, 4), pooling="mean"),
         base=BaseConfig(
-            share=0.05,
+            share=0.1,
             trunk=TrunkConfig(shape="mlp", hidden=512, depth=2),
             training=TrainingConfig(
                 epochs=base_epochs, batch=64, virtual_batch=64, lr=2e-3, weight_decay=0.1, warmup=0.1
@@ -160,9 +160,9 @@ def build_task(name: str, about: str, questions: QuestionsConfig, study: str = "
     if name == "addition":
         presets |= {
             # redx run addition --preset quick: to see everything once.
-            "quick": weak_base_config(name, "quick", few, 2, 20),
+            "quick": weak_base_config(name, "quick", few, 3, 10),
             # redx run addition: the base answers about half of the unseen questions, experts nearly all.
-            "default": weak_base_config(name, "default", questions, 8, 50),
+            "default": weak_base_config(name, "default", questions, 8, 5),
             # redx run addition --preset strong: base, red and any router 1.00, so that experts have nothing to add.
             "strong": strong,
         }
