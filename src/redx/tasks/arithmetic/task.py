@@ -161,7 +161,7 @@ def build_task(name: str, about: str, questions: QuestionsConfig, study: str = "
         presets |= {
             # redx run addition --preset quick: to see everything once.
             "quick": weak_base_config(name, "quick", few, 3, 10),
-            # redx run addition: the base answers about half of the unseen questions, experts nearly all.
+            # redx run addition: base 0.55, red 0.98, any router 0.79, pooled 0.99 on unseen questions (seed 0).
             "default": weak_base_config(name, "default", questions, 8, 5),
             # redx run addition --preset strong: base, red and any router 1.00, so that experts have nothing to add.
             "strong": strong,
