@@ -70,7 +70,7 @@ def test_a_wrong_assignment_is_refused_in_one_sentence(assignment: str, words: s
     "config",
     [
         configure("toy", "quick", seeds=[3, 4], epochs={"experts": 7}, study="none"),
-        configure("addition", trunk="mlp", blocks=[2, 4], run="red"),
+        configure("addition", "strong", trunk="mlp", blocks=[2, 4], run="red"),
         configure("jsonl", file="a b.csv", label="stars", clusters=4, alpha=0.2),
         configure("mnist", batch=99, patience=2, assignments=["base.training.lr=0.5", "levels=[0.0, 1.0]"]),
         configure("intents", data_dir="a b", shots=10),

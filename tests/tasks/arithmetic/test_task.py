@@ -81,6 +81,14 @@ def test_the_presets_of_the_papers_have_their_settings(name: str) -> None:
             assert training.precision == ("float16" if config is few else "float32")
 
 
+def test_heads_and_residual_experts_of_a_weak_base_differ_only_in_what_they_learn() -> None:
+    for preset in ("quick", "default"):
+        banks = get_preset("addition", preset).banks
+        alike = [banks[BankId(*key)] for key in (("standalone", "plain"), ("pooled", "mlp"))]
+        assert alike == [banks[PLAIN]] * 2
+        assert banks[BankId("standalone", "anchored")] == banks[BankId("residual", "anchored")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["mlp", "sum", "blocks"])
 def test_a_run_from_data_to_prediction(qwen: Path, tmp_path: Path, shape: str) -> None:
@@ -200,7 +208,8 @@ def test_experts_trained_in_other_processes_and_precisions_compose_as_in_one(qwe
 @pytest.mark.slow
 def test_the_real_language_model_adds_unseen_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("REDX_CACHE")  # the user's, where the model is
-    done = redx.run("addition", "quick", out=tmp_path / "run", epochs={"base": 100, "experts": 2}, study="none")
+    few = {"epochs": {"base": 100, "experts": 2}, "total": 10_000, "study": "none"}
+    done = redx.run("addition", "strong", out=tmp_path / "run", **few)
     assert done.summary["data"]["seen_in_train"] == 0
     rules = done.summary["rules"]
     assert rules["base"]["accuracy"]["mean"] > 0.8
