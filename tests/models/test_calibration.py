@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ def model(clouds: redx.Run) -> Model:
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     parts = draw_parts(examples=200)
-    calibration = calibrate(type(parts)(**parts.tensors(), confidences=parts.gates), 0.05, 0.9, "all")
+    calibration = calibrate(replace(parts, confidences=parts.gates), 0.05, 0.9, "all")
     write_calibration(tmp_path / "risk.json", tmp_path / "thresholds.safetensors", calibration)
     again = read_calibration(tmp_path)
     assert again is not None
@@ -43,7 +44,7 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_infinite_cutoffs_survive_the_file(tmp_path: Path) -> None:
     parts = draw_parts(examples=5)
-    calibration = calibrate(type(parts)(**parts.tensors(), confidences=parts.gates), 0.0)
+    calibration = calibrate(replace(parts, confidences=parts.gates), 0.0)
     assert calibration.cutoffs == (math.inf, math.inf)
     write_calibration(tmp_path / "risk.json", tmp_path / "thresholds.safetensors", calibration)
     again = read_calibration(tmp_path)
