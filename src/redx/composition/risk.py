@@ -17,7 +17,6 @@ bound of the harm: then the harm is at most `risk` with probability `confidence`
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -26,6 +25,8 @@ from redx.composition import certificate
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import Rule
 from redx.errors import RedxError
+
+CHUNK = 2**19  # values of N·K·C that are processed at once, so that they stay in the processor's cache
 
 
 def harm_thresholds(rule: Rule, parts: Parts) -> Tensor:
@@ -57,12 +58,30 @@ def harm_thresholds(rule: Rule, parts: Parts) -> Tensor:
     if parts.confidences is None:
         raise RedxError("These parts hold no confidences, so no cut-off can be set; give Parts(confidences=…).")
     thresholds = [parts.confidences.new_empty(0)]
-    for _, part in parts.chunks():
-        right = predicted_classes(part.base) == part.labels  # never for a label that the base does not know
-        if part.base.shape[-1] > 1:
-            part = replace(part, labels=part.labels.clamp(0, part.base.shape[-1] - 1))
-        thresholds.append(_thresholds(rule, part).masked_fill(~right, -math.inf))
+    for _, chunk in parts.chunks(CHUNK):
+        right = predicted_classes(chunk.base) == chunk.labels  # never for a label that the base does not know
+        rows = right.nonzero()[:, 0]
+        rows = rows[_can_be_lost(rule, chunk.only(rows))]
+        values = parts.confidences.new_full((len(chunk),), -math.inf)
+        if len(rows):
+            values[rows] = _thresholds(rule, chunk.only(rows))
+        thresholds.append(values)
     return torch.cat(thresholds)
+
+
+def _can_be_lost(rule: Rule, parts: Parts) -> Tensor:
+    """Return where some router makes the label lose while all experts contribute, (N,); elsewhere none ever does."""
+    if not parts.experts or not len(parts):
+        return torch.zeros(len(parts), dtype=torch.bool)
+    in_box = rule.adversary == "box"
+    if in_box:
+        worst = certificate.worst_in_box(parts.base, parts.residuals, parts.labels)
+    else:
+        worst = certificate.worst_on_simplex(parts.base[:, None] + parts.residuals, parts.labels)
+        worst = worst.minimum(certificate.margins(parts.base, parts.labels))  # inactive experts leave the base
+    error = certificate.rounding_error(parts.base, parts.residuals, parts.labels, in_box)
+    ties = certificate.loses_ties(parts.base, parts.labels)
+    return ((worst < error) | (ties & (worst <= error))).any(-1)
 
 
 def _thresholds(rule: Rule, parts: Parts) -> Tensor:
