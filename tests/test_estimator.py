@@ -58,7 +58,7 @@ for estimator, check in estimator_checks_generator(RedClassifier()):
         print("passed")
 """
     told = {**os.environ, "SCIPY_ARRAY_API": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "passed" in done.stdout
 

@@ -46,12 +46,19 @@ def main() -> None:
                 signal.signal(number, stop)
         from redx.cli import main as run_command
 
-        run_command()
+        try:
+            run_command()
+        finally:
+            _ignore_signals()  # Python restores their default actions while it shuts down, after the work is done
     except Stopped as stopped:
-        for number in SENTENCES:
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_signals()
         sys.stderr.write(SENTENCES[stopped.signal])
         sys.exit(128 + stopped.signal)
+
+
+def _ignore_signals() -> None:
+    for number in SENTENCES:
+        signal.signal(number, signal.SIG_IGN)
 
 
 if __name__ == "__main__":

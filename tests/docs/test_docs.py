@@ -109,12 +109,12 @@ def test_python_in_the_readme_runs(toy: redx.Run, tmp_path: Path) -> None:
     (block,) = fenced_blocks(ROOT / "README.md", "python")
     shorter = block.replace('redx.run("toy", preset="quick")', 'redx.load("runs/toy")')
     assert shorter != block
-    subprocess.run([sys.executable, "-c", shorter], check=True, cwd=tmp_path, timeout=120)
+    subprocess.run([sys.executable, "-c", shorter], check=True, cwd=tmp_path, timeout=600)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
 def test_examples_run(example: Path, tmp_path: Path) -> None:
     command = [sys.executable, example]
-    done = subprocess.run(command, check=True, cwd=tmp_path, timeout=300, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, cwd=tmp_path, timeout=900, capture_output=True, text=True)
     assert done.stdout

@@ -26,7 +26,7 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
 
 def wait(process: subprocess.Popen[str]) -> Ended:
     """Wait for a command to end."""
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=900)
     return Ended(process.returncode, out, err, [])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -30,3 +31,16 @@ def test_a_signal_during_the_first_imports_gives_one_sentence(
 def test_a_signal_at_a_random_moment_loses_nothing(worlds: Worlds, name: str, number: signal.Signals) -> None:
     problems = signal_at_random(worlds, name, number, seed=0)
     assert not problems, problems
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_after_the_work_is_done_changes_nothing(number: signal.Signals) -> None:
+    code = f"""
+import atexit, os, sys
+from redx.__main__ import main
+atexit.register(lambda: os.kill(os.getpid(), {int(number)}))  # while Python shuts down
+sys.argv = ["redx", "--help"]
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
