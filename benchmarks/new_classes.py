@@ -3,10 +3,10 @@
 python benchmarks/new_classes.py --data-dir FOLDER              three seeds, test queries
 python benchmarks/new_classes.py --data-dir FOLDER --choose     held-out training queries instead, to choose settings
 
-The base knows seven domains, which have one expert each. Three domains, drawn by the seed, are added one after the other
-in every order: each brings an expert with 15 classes that the base has never seen, trained on its own queries and on the
-shared subset of the seven. Nothing is trained when an expert is added; the router is `keys`. The opponents are fitted to
-all training queries of the domains so far, which is what their closed forms add up to.
+The base knows seven domains, which have one expert each. Three domains, drawn by the seed, are added one after the
+other in every order: each brings an expert with 15 classes that the base has never seen, trained on its own queries and
+on the shared subset of the seven. Nothing is trained when an expert is added; the router is `keys`. The opponents are
+fitted to all training queries of the domains so far, which is what their closed forms add up to.
 """
 
 from __future__ import annotations
@@ -35,19 +35,16 @@ from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
-from redx.models.router import NetworkRouter, TrainedRouter
 from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.tasks import get_task
 from redx.training.base import train_base
-from redx.training.closed_form import draw_projection, fit_lda, fit_means, fit_ridge
+from redx.training.closed_form import PENALTIES, Layer, draw_projection, fit_lda, fit_means
 from redx.training.datasets import SharedData, concatenate, expert_datasets, select_shared, split_validation
 from redx.training.experts import train_experts
-from redx.training.router import train_router
 
 NEW, RISK, PROJECTION, HELD_OUT = 3, 0.01, 5000, 0.3
 RESIDUAL, RISK_BANK = BankId("residual", "anchored"), BankId("residual", "risk")
-OPPONENTS = ("nearest mean", "RanPAC ridge", "shrinkage LDA")
 
 
 @dataclass(frozen=True)
@@ -155,7 +152,7 @@ def train_new_expert(
     return expert
 
 
-def measure_red(world: World, added: Sequence[str], seed: int) -> dict[str, Any]:
+def measure_red(world: World, added: Sequence[str]) -> dict[str, Any]:
     """Return the figures of the model with these experts added."""
     model = world.model
     for name in added:
@@ -182,10 +179,6 @@ def measure_red(world: World, added: Sequence[str], seed: int) -> dict[str, Any]
                 figures[f"interval {name}"] = exact_interval(int(harmed.sum()), len(harmed))
         free = model.parts_of(test.inputs, RESIDUAL, labels, torch.full_like(labels, -1))
         answers["red, no cut-off"] = certify(get_rule("red"), free).predicted
-        router = retrain(world, added, seed)
-        rerouted = router.gates(test.inputs, model.experts)
-        weights = rerouted.softmax(-1)
-        answers["red, router retrained"] = predicted_classes(compose(get_rule("red"), outputs, weights))
         for name, answer in answers.items():
             right.setdefault(name, []).append((answer == labels).double())
             figures[f"{part} {name}"] = float((answer == labels).double().mean())
@@ -195,30 +188,50 @@ def measure_red(world: World, added: Sequence[str], seed: int) -> dict[str, Any]
     return figures
 
 
-_ROUTERS: dict[tuple[int, frozenset[str]], TrainedRouter] = {}
+class GrowingRidge:
+    """Random-projection ridge whose sums are kept by domain, so that a domain is added without its old examples."""
+
+    def __init__(self, domains: Sequence[Domain], classes: int, seed: int) -> None:
+        width = domains[0].train.inputs.shape[1]
+        self.projection = draw_projection(width, PROJECTION, generator(seed, "projection"))
+        self.sums: dict[str, tuple[Tensor, Tensor]] = {}
+        for domain in domains:
+            hidden = self.features(domain.train.inputs)  # (N, M)
+            targets = torch.nn.functional.one_hot(domain.train.labels, classes).double()
+            self.sums[domain.name] = hidden.T @ hidden, hidden.double().T @ targets
+        self.place = len(PENALTIES) // 2  # the penalty that was best so far
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the random features of inputs, (N, E) to (N, M)."""
+        return torch.relu(x @ self.projection)
+
+    def solve(self, domains: Sequence[Domain], present: Tensor) -> Layer:
+        """Return the head of these domains; the penalty is sought from the last one upwards and downwards."""
+        gram, right = torch.zeros(PROJECTION, PROJECTION).double(), torch.zeros(PROJECTION, len(present)).double()
+        for domain in domains:
+            gram += self.sums[domain.name][0]
+            right += self.sums[domain.name][1][:, present]
+        unit = float(gram.diagonal().mean())
+        held = concatenate([domain.validation for domain in domains])
+        hidden, labels = self.features(held.inputs).double(), torch.searchsorted(present, held.labels)
+        tried: dict[int, tuple[float, Tensor]] = {}
+
+        def accuracy(place: int) -> float:
+            if not 0 <= place < len(PENALTIES):
+                return -1.0
+            if place not in tried:
+                shifted = gram.clone()
+                shifted.diagonal().add_(PENALTIES[place] * unit)
+                weight = torch.cholesky_solve(right, torch.linalg.cholesky(shifted))
+                tried[place] = float(((hidden @ weight).argmax(-1) == labels).double().mean()), weight
+            return tried[place][0]
+
+        while (best := max((self.place, self.place - 1, self.place + 1), key=accuracy)) != self.place:
+            self.place = best
+        return tried[self.place][1], torch.zeros(len(present)).double()
 
 
-def retrain(world: World, added: Sequence[str], seed: int) -> TrainedRouter:
-    """Return a router that is trained on the queries of all domains so far."""
-    key = seed, frozenset(added)
-    if key not in _ROUTERS:
-        names = world.model.experts.names
-        domains = [next(one for one in world.so_far(added) if one.name == name) for name in names]
-        train, held = (
-            concatenate(
-                [
-                    Split(split.inputs, split.labels, torch.full_like(split.labels, index))
-                    for index, split in enumerate(splits)
-                ]
-            )
-            for splits in ([one.train for one in domains], [one.validation for one in domains])
-        )
-        network: NetworkRouter = train_router(world.model.config.router, names, train, held, seed)
-        _ROUTERS[key] = TrainedRouter(network, names)
-    return _ROUTERS[key]
-
-
-def measure_opponents(world: World, added: Sequence[str], seed: int) -> dict[str, Any]:
+def measure_opponents(world: World, ridge: GrowingRidge, added: Sequence[str]) -> dict[str, Any]:
     """Return the accuracy of the heads in closed form, fitted to all queries so far and chosen on validation."""
     domains = world.so_far(added)
     train, held = (concatenate([getattr(domain, name) for domain in domains]) for name in ("train", "validation"))
@@ -226,22 +239,20 @@ def measure_opponents(world: World, added: Sequence[str], seed: int) -> dict[str
     train, held = (
         Split(split.inputs, torch.searchsorted(present, split.labels), split.domains) for split in (train, held)
     )
-    projection = draw_projection(train.inputs.shape[1], PROJECTION, generator(seed, "projection"))
     heads = {
-        "nearest mean": (fit_means(train, held), None),
-        "RanPAC ridge": (fit_ridge(train, held, projection), projection),
-        "shrinkage LDA": (fit_lda(train), None),
+        "nearest mean": fit_means(train, held),
+        "RanPAC ridge": ridge.solve(domains, present),
+        "shrinkage LDA": fit_lda(train),
     }
     figures = {}
-    for name, ((weight, bias), hidden) in heads.items():
+    for name, (weight, bias) in heads.items():
         right = {}
         for part, chosen in {"old": world.old, "new": domains[len(world.old) :]}.items():
             if chosen:
                 test = concatenate([domain.test for domain in chosen])
-                x = test.inputs if hidden is None else torch.relu(test.inputs @ hidden)
-                right[part] = (
-                    (x.double() @ weight + bias).argmax(-1) == torch.searchsorted(present, test.labels)
-                ).double()
+                x = ridge.features(test.inputs) if name == "RanPAC ridge" else test.inputs
+                answers = (x.double() @ weight + bias).argmax(-1)
+                right[part] = (answers == torch.searchsorted(present, test.labels)).double()
                 figures[f"{part} {name}"] = float(right[part].mean())
         figures[f"all {name}"] = float(torch.cat(list(right.values())).mean())
     return figures
@@ -271,60 +282,67 @@ def check_removal(world: World) -> bool:
             model.experts.remove(name)
         same &= torch.equal(scores(), before)
     return same and all(
-        torch.equal(value, model.experts[name].tensors()[key])
-        for name, own in tensors.items()
-        for key, value in own.items()
+        torch.equal(value, model.experts[name].tensors()[key]) for (name, key), value in tensors.items()
     )
 
 
+def measure_seed(seed: int, data_dir: Path | None, choose: bool) -> list[dict[str, Any]]:
+    """Return the figures of every set of added domains; print what every order of adding gives."""
+    config = configure("intents", data_dir=str(data_dir) if data_dir else None, risk=RISK)
+    banks = {bank_id: config.banks[bank_id] for bank_id in (RESIDUAL, RISK_BANK)}
+    config = config.model_copy(update={"banks": banks, "main": {"residual": "risk"}, "average": False})
+    data = get_task("intents").load(config, seed)
+    build_encoder(config).prepare([getattr(data, name).inputs for name in ("train", "validation", "test")])
+    world = make_world(only_train(data, seed) if choose else data, config, seed)
+    print(f"seed {seed}: {', '.join(world.brought)} are added", flush=True)
+    ridge = GrowingRidge([*world.old, *world.new], len(data.classes), seed)
+    subsets = [added for count in range(NEW + 1) for added in itertools.combinations(world.brought, count)]
+    figures = {}
+    for added in subsets:
+        figures[added] = measure_red(world, added) | measure_opponents(world, ridge, added)
+        shown = {name: figures[added][f"all {name}"] for name in ("red", "sum", "RanPAC ridge")}
+        shown["harm"] = figures[added]["harm red"]
+        words = ", ".join(f"{name} {value:.4f}" for name, value in shown.items())
+        print(f"  {' + '.join(added) or 'nothing added'}: {words}", flush=True)
+    for order in itertools.permutations(world.brought):
+        path = [figures[tuple(name for name in world.brought if name in order[:count])] for count in range(NEW + 1)]
+        for name in ("red", "sum"):
+            values = ", ".join(f"{one[f'all {name}']:.4f}" for one in path)
+            print(f"  {name}, {' > '.join(order)}: {values}", flush=True)
+    restored = check_removal(world)
+    print(f"  every order and every removal agree bit for bit: {restored}", flush=True)
+    return [{"seed": seed, "added": added, "restored": restored, **one} for added, one in figures.items()]
+
+
+def print_table(kept: list[dict[str, Any]]) -> None:
+    """Print every figure by the number of added domains, as the mean over seeds and orders."""
+    print(f"\n{'':24}" + "".join(f"{f'{count} added':<11}" for count in range(NEW + 1)) + "mean of 1 to 3 added")
+    for name in sorted({name for one in kept for name, value in one.items() if isinstance(value, float)}):
+        by_step = [
+            [one[name] for one in kept if len(one["added"]) == count and name in one] for count in range(NEW + 1)
+        ]
+        cells = "".join(f"{fmean(values):<11.4f}" if values else f"{'':11}" for values in by_step)
+        print(f"{name:24}{cells}{fmean(fmean(values) for values in by_step[1:]):.4f}")
+
+
 def main() -> None:
-    """Print one table of accuracies by step, and the figures of every order of adding."""
+    """Measure every seed, or read figures that were measured before, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path)
-    parser.add_argument("--seed", type=int, action="append")
+    parser.add_argument("--data-dir", type=Path, help="folder of CLINC150; by default as `redx run intents`")
+    parser.add_argument("--seed", type=int, action="append", help="repeatable; by default 0, 1 and 2")
     parser.add_argument("--choose", action="store_true", help="measure on held-out training queries")
-    parser.add_argument("--no-opponents", action="store_true")
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
+    parser.add_argument("--read", type=Path, action="append", help="read the figures from such a file; repeatable")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    steps: dict[str, dict[int, list[float]]] = {}
-    kept: list[dict[str, Any]] = []
-    for seed in options.seed or [0, 1, 2]:
-        config = configure("intents", data_dir=str(options.data_dir) if options.data_dir else None, risk=RISK)
-        banks = {bank_id: config.banks[bank_id] for bank_id in (RESIDUAL, RISK_BANK)}
-        config = config.model_copy(update={"banks": banks, "main": {"residual": "risk"}, "average": False})
-        data = get_task("intents").load(config, seed)
-        encoder = build_encoder(config)
-        encoder.prepare([getattr(data, name).inputs for name in ("train", "validation", "test")])
-        world = make_world(only_train(data, seed) if options.choose else data, config, seed)
-        print(f"seed {seed}: added domains {', '.join(world.brought)}", flush=True)
-        by_subset: dict[frozenset[str], dict[str, Any]] = {}
-        for count in range(NEW + 1):
-            for added in itertools.combinations(world.brought, count):
-                figures = measure_red(world, added, seed)
-                if not options.no_opponents:
-                    figures |= measure_opponents(world, added, seed)
-                by_subset[frozenset(added)] = figures
-                kept.append({"seed": seed, "added": added, **figures})
-                for name, value in figures.items():
-                    if isinstance(value, float):
-                        steps.setdefault(name, {}).setdefault(count, []).append(value)
-                print(
-                    f"  {', '.join(added) or 'none'}: "
-                    + ", ".join(f"{name} {value:.4f}" for name, value in figures.items() if isinstance(value, float)),
-                    flush=True,
-                )
-        for order in itertools.permutations(world.brought):
-            path = [by_subset[frozenset(order[:count])]["all red"] for count in range(NEW + 1)]
-            print(f"  order {' > '.join(order)}: " + ", ".join(f"{value:.4f}" for value in path), flush=True)
-        print(f"  removal and every order, bit for bit: {check_removal(world)}", flush=True)
-    print(f"\n{'':32}" + "".join(f"step {count:<6}" for count in range(NEW + 1)) + "mean of steps 1 to 3")
-    for name, values in sorted(steps.items()):
-        by_step = [fmean(values[count]) if count in values else None for count in range(NEW + 1)]
-        cells = "".join(f"{value:<11.4f}" if value is not None else f"{'':11}" for value in by_step)
-        print(f"{name:32}{cells}{fmean([value for value in by_step[1:] if value is not None]):.4f}")
+    if options.read:
+        kept = [one for file in options.read for one in json.loads(file.read_text())]
+    else:
+        seeds = options.seed or [0, 1, 2]
+        kept = [one for seed in seeds for one in measure_seed(seed, options.data_dir, options.choose)]
     if options.json:
         options.json.write_text(json.dumps(kept, indent=1) + "\n")
+    print_table(kept)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
         shares = [metrics.get(name) for name in ("base", source)] + [own.get("cutoff"), own.get("speaks")]
         classes = info.get("classes", [])
         shown = ", ".join(classes[:6]) + (f" … ({len(classes)})" if len(classes) > 6 else "")
-        shown += f"; {len(info['new_classes'])} new" if info.get("new_classes") else ""
+        shown += f" ({len(info['new_classes'])} new)" if info.get("new_classes") else ""
         count = str(info.get("training", {}).get("examples", "—"))
         rows.append([info["domain"], count, shown, info.get("dtype", "—"), *map(_figure, shares)])
     columns = [
