@@ -38,6 +38,7 @@ from redx.models.library import ExpertLibrary
 from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.tasks import get_task
+from redx.training import banks
 from redx.training.base import train_base
 from redx.training.closed_form import PENALTIES, Layer, draw_projection, fit_lda, fit_means
 from redx.training.datasets import SharedData, concatenate, expert_datasets, select_shared, split_validation
@@ -289,8 +290,8 @@ def check_removal(world: World) -> bool:
 def measure_seed(seed: int, data_dir: Path | None, choose: bool) -> list[dict[str, Any]]:
     """Return the figures of every set of added domains; print what every order of adding gives."""
     config = configure("intents", data_dir=str(data_dir) if data_dir else None, risk=RISK)
-    banks = {bank_id: config.banks[bank_id] for bank_id in (RESIDUAL, RISK_BANK)}
-    config = config.model_copy(update={"banks": banks, "main": {"residual": "risk"}, "average": False})
+    kept = {bank_id: config.banks[bank_id] for bank_id in (RESIDUAL, RISK_BANK)}
+    config = config.model_copy(update={"banks": kept, "main": {"residual": "risk"}, "average": False})
     data = get_task("intents").load(config, seed)
     build_encoder(config).prepare([getattr(data, name).inputs for name in ("train", "validation", "test")])
     world = make_world(only_train(data, seed) if choose else data, config, seed)
@@ -331,10 +332,14 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, help="folder of CLINC150; by default as `redx run intents`")
     parser.add_argument("--seed", type=int, action="append", help="repeatable; by default 0, 1 and 2")
     parser.add_argument("--choose", action="store_true", help="measure on held-out training queries")
+    parser.add_argument(
+        "--weight", type=float, default=banks.NEW_CLASS_WEIGHT, help="weight that experts are trained at"
+    )
     parser.add_argument("--json", type=Path, help="also write all figures to this file")
     parser.add_argument("--read", type=Path, action="append", help="read the figures from such a file; repeatable")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    banks.NEW_CLASS_WEIGHT = options.weight
     if options.read:
         kept = [one for file in options.read for one in json.loads(file.read_text())]
     else:

@@ -120,7 +120,7 @@ def test_a_checkpoint_holds_new_classes(clouds_copy: Path, trained: Path, ask: A
 def test_labels_are_refused_in_one_sentence(clouds_copy: Path, trained: Path, tmp_path: Path, ask: Ask) -> None:
     x, y = draw_new(20)
     cases = {
-        "is no class of this model": (y, ()),
+        "or give --new-classes": (y, ()),
         "'High', which differs from 'high' only in case": (numpy.where(y == "left", "High", y), ("--new-classes",)),
         "1 examples of the new class 'rihgt'": (numpy.array(["rihgt", *y[1:]]), ("--new-classes",)),
         "'left', which differs from 'Left' only in case": (

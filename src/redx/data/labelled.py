@@ -14,7 +14,8 @@ from redx.data.text import pack_texts
 from redx.errors import RedxError
 from redx.io.files import natural_order
 
-UNKNOWN = "has the label {}, which is no class of this model"
+NO_CLASS = "which is no class of this model"
+UNKNOWN = f"has the label {{}}, {NO_CLASS}"
 TEXT, LABEL = ("text", "question", "expr"), ("label", "answer")  # columns that are tried where the user names none
 
 

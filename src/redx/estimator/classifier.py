@@ -305,6 +305,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         experts = state.pop("_experts", None)
         super().__setstate__(state)
         if experts is not None:
+            self._fitted_classes = state.get("_fitted_classes", self.classes_)  # absent in older pickles
             self._state = FittedState.from_plain(state["_state"])
             restored = [Expert(info, to_tensors(arrays)) for info, arrays in experts]
             self.model_ = self._state.compose(restored, self._to_inputs, self.rule)

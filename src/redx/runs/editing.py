@@ -13,7 +13,7 @@ import torch
 
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
-from redx.data.labelled import read_labelled, read_new_classes
+from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError
 from redx.io.files import check_name, write_json, write_tensors
@@ -209,7 +209,12 @@ def train_expert(
     config, seed = choose_seed(run, seed)
     seed_folder = run / f"seed-{seed}"
     info, base = read_info(seed_folder), read_base(seed_folder, config)
-    split, new = read_own_data(config, info.classes, info, base, data, text, label, new_classes)
+    try:
+        split, new = read_own_data(config, info.classes, info, base, data, text, label, new_classes)
+    except RedxError as error:
+        if NO_CLASS not in str(error):
+            raise
+        raise RedxError(f"{str(error)[:-1]}, or give --new-classes if the expert brings new classes.") from error
     check_new_classes(name, new, info.classes, ())
     own = embed_split(config, base, split)
     if len(own) < MIN_EXAMPLES:
