@@ -151,5 +151,5 @@ class RiskControlled:
 
     def _new_class_means(self, like: Tensor) -> list[Tensor]:
         """Return the mean features of the classes that each expert brings, (M, E), with the dtype of features."""
-        means = [expert.tensors("new_classes")["means"] for expert in self.experts if expert.new_classes]
-        return [mean.to(like.dtype) for mean in means]
+        means = [expert.tensors("new_classes").get("means", like[:0]) for expert in self.experts if expert.new_classes]
+        return [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
