@@ -23,6 +23,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from redx import RedClassifier, RedxError
 from redx.composition import certificate, evaluation, rules
+from redx.models.expert import Expert
 
 SKLEARN = tuple(map(int, sklearn.__version__.split(".")[:2]))
 QUICK: dict[str, Any] = {"epochs": 40, "hidden": 16, "rank": 4, "random_state": 0}
@@ -226,6 +227,36 @@ def test_experts_come_and_go_without_a_trace(
     assert np.array_equal(classifier.decision_function(X), before)
 
 
+@pytest.mark.parametrize("kind", [str, int, float, object])
+def test_an_expert_brings_new_classes_and_takes_them_along(blobs: tuple[np.ndarray, ...], kind: Any) -> None:
+    X, y, domains = blobs
+    names = {label: number if kind in (int, float) else str(label) for number, label in enumerate(np.unique(y))}
+    labels = np.array([names[label] for label in y], kind)
+    classifier = RedClassifier(rule="sum", **{**QUICK, "epochs": 60}).fit(X, labels, domains=domains)
+    before, fitted = classifier.decision_function(X), classifier.classes_
+    new = np.array([70, 71] if kind in (int, float) else ["farther", "far"], kind)
+    away = X[:80] + 8 * X.std(0) * np.array([1, -1] * 40)[:, None]
+    answers = np.tile(new, 40)
+    with pytest.raises(ValueError, match="new_classes=True"):
+        classifier.add_expert(away, answers, "west")
+    assert classifier.add_expert(away, answers, "west", new_classes=True) == "west"
+    assert classifier.classes_.dtype.kind == fitted.dtype.kind
+    assert set(classifier.classes_) == {*fitted, *new}
+    assert classifier.predict_proba(X).shape == (len(X), len(fitted) + 2)
+    assert np.isin(classifier.predict(away), new).any()
+    restored = copied(classifier)
+    assert np.array_equal(restored.predict(away), classifier.predict(away))
+    gone = classifier.remove_expert("west")
+    assert classifier.classes_ is fitted
+    assert np.array_equal(classifier.decision_function(X), before)
+    classifier.add_expert(gone)
+    assert np.array_equal(classifier.decision_function(away), restored.decision_function(away))
+    if kind in (int, float):
+        spelled = Expert(gone.info | {"domain": "east 2", "new_classes": ["far", "near"]}, gone.tensors())
+        with pytest.raises(ValueError, match="labels of one kind"):
+            classifier.add_expert(spelled)
+
+
 def test_an_expert_trained_alone_is_the_one_trained_in_company(blobs: tuple[np.ndarray, ...]) -> None:
     X, y, domains = blobs
     classifier = RedClassifier(experts="anchored", **QUICK).fit(X, y, domains=domains)
@@ -238,7 +269,7 @@ def test_an_expert_trained_alone_is_the_one_trained_in_company(blobs: tuple[np.n
 def test_refusals_say_what_to_do(fitted: RedClassifier, blobs: tuple[np.ndarray, ...], tmp_path: Path) -> None:
     X, y, domains = blobs
     classifier = copied(fitted)
-    with pytest.raises(RedxError, match="no class; fit it anew"):
+    with pytest.raises(RedxError, match="new_classes=True"):
         classifier.add_expert(X[:5], ["z"] * 5, "west")
     with pytest.raises(RedxError, match="already"):
         classifier.add_expert(X[:5], y[:5], "east")

@@ -45,6 +45,7 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
         shares = [metrics.get(name) for name in ("base", source)] + [own.get("cutoff"), own.get("speaks")]
         classes = info.get("classes", [])
         shown = ", ".join(classes[:6]) + (f" … ({len(classes)})" if len(classes) > 6 else "")
+        shown += f" ({len(info['new_classes'])} new)" if info.get("new_classes") else ""
         count = str(info.get("training", {}).get("examples", "—"))
         rows.append([info["domain"], count, shown, info.get("dtype", "—"), *map(_figure, shares)])
     columns = [
@@ -73,8 +74,9 @@ def add(
     with _risk_shown(folder, seed, as_json) as risk:
         model, name = editing.add_expert(folder, expert, seed, unverified), Expert.load(expert).name
         _warn_unverified(unverified, name)
-    result = {"added": name, "experts": model.experts.names, "risk": risk}
-    _print_result(as_json, result, f"added {name}; {_router_note(model)}")
+    new = list(model.experts[name].new_classes)
+    result = {"added": name, "experts": model.experts.names, "new_classes": new, "risk": risk}
+    _print_result(as_json, result, f"added {name}{_class_note(new)}; {_router_note(model)}")
 
 
 def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = False) -> None:
@@ -109,8 +111,11 @@ def replace(
     with _risk_shown(folder, seed, as_json) as risk:
         model, kept = editing.replace_expert(folder, name, expert, seed, unverified)
         _warn_unverified(unverified, new)
-    message = f"replaced {name} by {new}; the old one is kept in {kept}; {_router_note(model)}"
-    _print_result(as_json, {"replaced": name, "by": new, "kept": str(kept), "risk": risk}, message)
+    classes = list(model.experts[new].new_classes)
+    note = f"replaced {name} by {new}{_class_note(classes)}"
+    message = f"{note}; the old one is kept in {kept}; {_router_note(model)}"
+    result = {"replaced": name, "by": new, "kept": str(kept), "new_classes": classes, "risk": risk}
+    _print_result(as_json, result, message)
 
 
 def train(
@@ -121,6 +126,9 @@ def train(
     text: Text = None,
     label: Label = None,
     dtype: Annotated[str, typer.Option(help="precision to store it in: float32, bfloat16 or float16")] = "float32",
+    new_classes: Annotated[
+        bool, typer.Option("--new-classes", help="accept labels that the base does not know, as classes of this expert")
+    ] = False,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -133,10 +141,16 @@ def train(
     from redx.runs import editing
 
     target = out or Path("trained") / domain
-    expert = editing.train_expert(folder, domain, data, target, text=text, label=label, dtype=dtype, seed=seed)
+    columns = {"text": text, "label": label}
+    expert = editing.train_expert(
+        folder, domain, data, target, **columns, dtype=dtype, seed=seed, new_classes=new_classes
+    )
+    new = list(expert.new_classes)
     result = {"domain": expert.name, "folder": str(target), **expert.info["training"], **expert.info["metrics"]}
+    result["new_classes"] = new
     message = (
-        f"trained {expert.name} on {result['examples']} examples and {result['anchors']} anchors; it is in {target}"
+        f"trained {expert.name}{_class_note(new)} on {result['examples']} examples and {result['anchors']} anchors; "
+        f"it is in {target}"
     )
     _print_result(as_json, result, message)
 
@@ -172,6 +186,9 @@ def diff(
         [name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values())]
         for name, row in (*domains.items(), ("all", everything))
     ]
+    for change, labels in comparison["classes"].items():
+        if labels:
+            say(f"classes {change}: {', '.join(labels)}")
     flips = f"{comparison['flips']} answers flip"
     show_table(["domain", "examples", "before", "after", "gained", "lost"], rows, flips)
     rows = [
@@ -233,6 +250,12 @@ def _warn_unverified(unverified: bool, name: str) -> None:
 
 def _print_result(as_json: bool, result: dict[str, Any], message: str) -> None:
     print_json(result) if as_json else say(message)
+
+
+def _class_note(labels: list[str]) -> str:
+    """Return how many classes an expert brings, for a message; nothing where it brings none."""
+    shown = ", ".join(labels[:SHOWN_FLIPS]) + (" …" if len(labels) > SHOWN_FLIPS else "")
+    return f" with {len(labels)} new class{'es' if len(labels) > 1 else ''} ({shown})" if labels else ""
 
 
 def _figure(value: Any) -> str:

@@ -12,7 +12,10 @@ from redx.data.dataset import Split
 from redx.data.tables import Record
 from redx.data.text import pack_texts
 from redx.errors import RedxError
+from redx.io.files import natural_order
 
+NO_CLASS = "which is no class of this model"
+UNKNOWN = f"has the label {{}}, {NO_CLASS}"
 TEXT, LABEL = ("text", "question", "expr"), ("label", "answer")  # columns that are tried where the user names none
 
 
@@ -44,9 +47,30 @@ def read_labelled(
     RedxError
         Where a row cannot be used; the message names the rows.
     """
+    names, inputs = _read_examples(file, classes, shape, text, label)
+    return _one_domain(inputs, names, classes)
+
+
+def read_new_classes(
+    file: Path, classes: Sequence[str], shape: Sequence[int] | None, text: str | None = None, label: str | None = None
+) -> tuple[Split, tuple[str, ...]]:
+    """Return the examples of a file, whose labels need not be classes of the model, and the labels that are new.
+
+    The parameters are those of `read_labelled`. The new labels are in natural order, and class indices count them after
+    the classes of the model.
+    """
+    names, inputs = _read_examples(file, None, shape, text, label)
+    new = tuple(sorted(set(names) - set(classes), key=natural_order))
+    return _one_domain(inputs, names, (*classes, *new)), new
+
+
+def _read_examples(
+    file: Path, classes: Sequence[str] | None, shape: Sequence[int] | None, text: str | None, label: str | None
+) -> tuple[list[str], torch.Tensor]:
+    """Return the labels and the inputs of a file; without `classes`, any label is accepted."""
     if shape is not None:
         return _read_array_file(file, classes, shape, text or "x", label or "y")
-    class_index = {name: index for index, name in enumerate(classes)}
+    known = None if classes is None else set(classes)
 
     def columns(record: Record) -> tuple[str, str]:
         usual = ((text, TEXT), (label, LABEL))
@@ -56,30 +80,33 @@ def read_labelled(
     def check(record: Record) -> None:
         text_column, label_column = columns(record)
         tables.text_value(record, text_column)
-        if (name := tables.name_value(record, label_column)) not in class_index:
-            raise ValueError(f"has the label {name!r:.100}, which is no class of this model")
+        name = tables.name_value(record, label_column)
+        if known is not None and name not in known:
+            raise ValueError(UNKNOWN.format(repr(name)[:100]))
 
     records = tables.read_table(file, check)
-    labels = [class_index[tables.name_value(record, columns(record)[1])] for record in records]
-    texts = [tables.text_value(record, columns(record)[0]) for record in records]
-    return _one_domain(pack_texts(texts), labels)
+    names = [tables.name_value(record, columns(record)[1]) for record in records]
+    return names, pack_texts([tables.text_value(record, columns(record)[0]) for record in records])
 
 
-def _read_array_file(file: Path, classes: Sequence[str], shape: Sequence[int], text: str, label: str) -> Split:
+def _read_array_file(
+    file: Path, classes: Sequence[str] | None, shape: Sequence[int], text: str, label: str
+) -> tuple[list[str], torch.Tensor]:
     values = arrays.read_arrays(file, [text, label], [])
     x = values[text]
     if x.shape[1:] != tuple(shape):
         wanted = ", ".join(map(str, ("N", *shape)))
         raise RedxError(f"The array '{text}' of {file} has shape {x.shape}; this model reads ({wanted}).")
     names = arrays.to_column(file, label, values[label], len(x))
-    if unknown := [row for row, name in enumerate(names, 1) if name not in classes]:
-        faults = {row: f"has the label {names[row - 1]!r:.100}, which is no class of this model" for row in unknown}
+    known = None if classes is None else set(classes)
+    if known is not None and (unknown := [row for row, name in enumerate(names, 1) if name not in known]):
+        faults = {row: UNKNOWN.format(repr(names[row - 1])[:100]) for row in unknown}
         raise tables.faulty_rows(file, "Row", faults)
     numbers = arrays.to_matrix(file, text, x.reshape(len(x), -1)).reshape(x.shape)
     inputs = torch.from_numpy(numbers)
-    inputs = inputs.to(torch.uint8) if x.dtype == "uint8" else inputs
-    return _one_domain(inputs, [classes.index(name) for name in names])
+    return list(names), inputs.to(torch.uint8) if x.dtype == "uint8" else inputs
 
 
-def _one_domain(inputs: torch.Tensor, labels: Sequence[int]) -> Split:
-    return Split(inputs, torch.tensor(labels), torch.zeros(len(labels), dtype=torch.long))
+def _one_domain(inputs: torch.Tensor, names: Sequence[str], classes: Sequence[str]) -> Split:
+    index = {name: number for number, name in enumerate(classes)}
+    return Split(inputs, torch.tensor([index[name] for name in names]), torch.zeros(len(names), dtype=torch.long))

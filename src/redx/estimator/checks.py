@@ -118,3 +118,29 @@ def expert_index(rule: Rule, experts: Sequence[str], count: int, domains: Any) -
         raise InvalidInput(f"There are {count} examples but {len(names)} domains; give one each.")
     index = {name: number for number, name in enumerate(experts)}
     return torch.tensor([index.get(name, -1) for name in names])
+
+
+def to_label_values(fitted: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """Return the new classes of experts, which are texts, as labels of the kind that the classifier was fitted with.
+
+    Parameters
+    ----------
+    fitted
+        The classes of `fit`, (C,).
+    names
+        The new classes.
+    """
+    kind = fitted.dtype.kind
+    try:
+        if kind in "iuf":
+            return np.array([float(name) if kind == "f" else int(name) for name in names], fitted.dtype)
+        if kind == "U" or (kind == "O" and all(isinstance(label, str) for label in fitted)):
+            return np.array(names, object if kind == "O" else str)
+    except (ValueError, OverflowError):
+        pass
+    if not names:
+        return fitted[:0]
+    raise InvalidInput(
+        f"The expert brings the class {names[0]!r:.100}, but the labels of this classifier are of the kind "
+        f"{fitted.dtype}; use labels of one kind."
+    )

@@ -90,7 +90,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     classes_, n_features_in_, feature_names_in_
-        As in every scikit-learn classifier.
+        As in every scikit-learn classifier; classes that experts bring follow those of `fit`.
     domains_
         Names of the domains that it was fitted on.
     risk_, alpha_
@@ -166,6 +166,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         features, y = read_features(self, X, y, reset=True)
         check_classification_targets(y)
         self.classes_, labels = np.unique(y, return_inverse=True)
+        self._fitted_classes = self.classes_  # experts may bring others
         if len(self.classes_) < 2:
             raise InvalidInput("RedClassifier tells classes apart, but y has 1 class; give examples of at least two.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -304,6 +305,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         experts = state.pop("_experts", None)
         super().__setstate__(state)
         if experts is not None:
+            self._fitted_classes = state.get("_fitted_classes", self.classes_)  # absent in older pickles
             self._state = FittedState.from_plain(state["_state"])
             restored = [Expert(info, to_tensors(arrays)) for info, arrays in experts]
             self.model_ = self._state.compose(restored, self._to_inputs, self.rule)

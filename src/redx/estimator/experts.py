@@ -13,8 +13,10 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from redx.data.dataset import Split
-from redx.estimator.checks import InvalidInput, read_features
+from redx.estimator.checks import InvalidInput, read_features, to_label_values
 from redx.estimator.state import FittedState
+from redx.io.files import natural_order
+from redx.models.classes import check_new_classes, extend_base
 from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.library import with_raised_cutoffs
@@ -31,12 +33,13 @@ class ExpertMethods:
     domains_: tuple[str, ...]
     model_: Model
     _state: FittedState
+    _fitted_classes: np.ndarray
 
-    def _train_experts(self, datasets: Sequence[ExpertData]) -> list[Expert]:
-        """Train experts; warn where there are too few held-out examples for the cut-off of some."""
+    def _train_experts(self, datasets: Sequence[ExpertData], new: Sequence[str] = ()) -> list[Expert]:
+        """Train experts that bring these new classes; warn where some have too few held-out examples for a cut-off."""
         state = self._state
-        seed = state.config.seeds[0]
-        experts = train_experts(state.config, datasets, state.base, seed, 1.0, state.classes, state.fingerprint)
+        seed, base, classes = state.config.seeds[0], extend_base(state.base, len(new)), (*state.classes, *new)
+        experts = train_experts(state.config, datasets, base, seed, 1.0, classes, state.fingerprint)
         if self.experts == "owned":
             inactive = [expert.name for expert in experts if expert.info["ownership"]["cutoff"] is None]
             if inactive:
@@ -48,7 +51,7 @@ class ExpertMethods:
                 )
         return [with_raised_cutoffs(expert) for expert in experts]
 
-    def add_expert(self, X: Any, y: Any = None, domain: Any = None) -> str:
+    def add_expert(self, X: Any, y: Any = None, domain: Any = None, new_classes: bool = False) -> str:
         """Add an expert and return its name.
 
         Parameters
@@ -56,9 +59,11 @@ class ExpertMethods:
         X
             Examples of a new domain, on which an expert is trained alone; or without `y` the folder of an expert.
         y
-            Labels of these examples; they must be classes that the classifier was fitted with.
+            Labels of these examples; without `new_classes` they must be classes that the classifier was fitted with.
         domain
             The name of the new domain.
+        new_classes
+            Accept other labels: the expert brings them as classes of its own, and `classes_` grows.
         """
         check_is_fitted(self, "model_")
         if y is None:
@@ -67,17 +72,27 @@ class ExpertMethods:
             expert = X if isinstance(X, Expert) else Expert.load(X)
             self._check_gate(expert.name)
         else:
-            expert = self._train_one_expert(X, y, domain)
+            expert = self._train_one_expert(X, y, domain, new_classes)
+        to_label_values(self._fitted_classes, expert.new_classes)  # refused before anything changes
         name = self.model_.experts.add(expert)
         self.model_.experts.to_double()
+        self._set_classes()
         return name
 
     def remove_expert(self, name: Any) -> Expert:
         """Remove an expert and return it, so that it can be added again."""
         check_is_fitted(self, "model_")
-        return self.model_.experts.remove(str(name))
+        removed = self.model_.experts.remove(str(name))
+        self._set_classes()
+        return removed
 
-    def _train_one_expert(self, X: Any, y: Any, domain: Any) -> Expert:
+    def _set_classes(self) -> None:
+        """Set `classes_` to the classes of `fit` and those that the experts bring, in the order of the logits."""
+        new = self.model_.experts.new_classes
+        fitted = self._fitted_classes
+        self.classes_ = np.concatenate([fitted, to_label_values(fitted, new)]) if new else fitted
+
+    def _train_one_expert(self, X: Any, y: Any, domain: Any, new_classes: bool) -> Expert:
         if domain is None:
             raise InvalidInput("The new domain has no name; give it as `domain`.")
         name, state = str(domain), self._state
@@ -85,22 +100,28 @@ class ExpertMethods:
         if name in self.model_.experts:
             raise InvalidInput(f"There is an expert {name!r} already; remove it first.")
         features, y = read_features(cast(Any, self), X, y)
-        unknown = np.setdiff1d(y, self.classes_)
-        if len(unknown):
+        fitted = self._fitted_classes
+        unknown = np.setdiff1d(y, fitted)
+        if len(unknown) and not new_classes:
             raise InvalidInput(
-                f"The classifier was fitted without the class {unknown[0]!r}, and an expert corrects answers but adds "
-                "no class; fit it anew with examples of that class in the data."
+                f"The classifier was fitted without the class {unknown[0]!r}; give new_classes=True if the expert "
+                "brings it as a class of its own, or correct the label."
             )
-        labels = torch.from_numpy(np.searchsorted(self.classes_, y))
-        if state.config.ownership.score == "classes" and len(labels.unique()) == len(self.classes_):
+        values = sorted(unknown.tolist(), key=lambda label: natural_order(str(label)))
+        new = tuple(map(str, values))
+        check_new_classes(name, new, state.classes, ())
+        number = {label: index for index, label in enumerate((*fitted.tolist(), *values))}
+        labels = torch.tensor([number[label] for label in np.asarray(y).tolist()])
+        if state.config.ownership.score == "classes" and len(labels.unique()) == len(fitted) + len(new):
             raise InvalidInput(
                 "The domains have classes of their own here, by which an expert recognises its domain, but the new "
                 "domain has all classes; fit anew with this domain in the data."
             )
-        index = self.domains_.index(name) if name in self.domains_ else -1
-        own = Split(state.base.embed(state.standardise(features).float()), labels, torch.full_like(labels, index))
+        domain_index = self.domains_.index(name) if name in self.domains_ else -1
+        domains = torch.full_like(labels, domain_index)
+        own = Split(state.base.embed(state.standardise(features).float()), labels, domains)
         nothing = own.only(torch.arange(0))
-        return self._train_experts([state.shared.for_expert(name, own, nothing, self.domains_)])[0]
+        return self._train_experts([state.shared.for_expert(name, own, nothing, self.domains_)], new)[0]
 
     def _check_gate(self, name: str) -> None:
         if self._state.router is not None and name not in self.domains_:

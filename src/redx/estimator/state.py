@@ -86,6 +86,7 @@ class FittedState:
             config.of_form("residual", "standalone"),
             config.ownership,
             lambda: dict(self.fingerprint),
+            self.classes,
         )
         library.to_double()
         router = None

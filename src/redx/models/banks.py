@@ -81,6 +81,8 @@ class LowRankBank(nn.Module):
         Rank R of the correction.
     classifier
         The base's W_c, of shape (D, C); it is not part of the expert and is not saved with it.
+    new
+        Number of further outputs for classes that the base does not know, with weights of their own.
     scale
         Factor on the output.
     activation
@@ -94,7 +96,14 @@ class LowRankBank(nn.Module):
     """
 
     def __init__(
-        self, experts: int, inputs: int, rank: int, classifier: Tensor, scale: float = 1.0, activation: str = "gelu"
+        self,
+        experts: int,
+        inputs: int,
+        rank: int,
+        classifier: Tensor,
+        scale: float = 1.0,
+        activation: str = "gelu",
+        new: int = 0,
     ) -> None:
         super().__init__()
         self.scale = scale
@@ -102,13 +111,19 @@ class LowRankBank(nn.Module):
         self.down = nn.Parameter(torch.zeros(experts, inputs, rank))  # U, (K, E, R)
         self.up = nn.Parameter(torch.zeros(experts, rank, classifier.shape[0]))  # V, (K, R, D)
         self.classifier = nn.Buffer(classifier, persistent=False)  # W_c, (D, C)
+        self.new_weight = nn.Parameter(torch.zeros(experts, rank, new)) if new else None  # (K, R, M)
+        self.new_bias = nn.Parameter(torch.zeros(experts, 1, new)) if new else None  # (K, 1, M)
 
     def forward(self, x: Tensor) -> Tensor:  # (K, B, E) -> (K, B, C)
-        return self.scale * (self.activation(x @ self.down) @ (self.up @ self.classifier))
+        inner, outer = self.activation(x @ self.down), self.up @ self.classifier
+        if self.new_weight is None or self.new_bias is None:
+            return self.scale * (inner @ outer)
+        return self.scale * torch.cat([inner @ outer, torch.baddbmm(self.new_bias, inner, self.new_weight)], -1)
 
     def initial_bounds(self) -> list[tuple[Tensor, float]]:
         """Return every parameter with the bound of the uniform distribution that it is drawn from."""
-        return [(self.down, self.down.shape[1] ** -0.5), (self.up, 0.0)]
+        new = [(tensor, 0.0) for tensor in (self.new_weight, self.new_bias) if tensor is not None]
+        return [(self.down, self.down.shape[1] ** -0.5), (self.up, 0.0), *new]
 
 
 Bank = MLPBank | LowRankBank
@@ -133,7 +148,8 @@ def build_bank(config: BankConfig, experts: int, base: Base) -> Bank:
     """
     hidden = config.hidden or len(base.weight) // 4
     if config.shape == "lowrank":
-        return LowRankBank(experts, base.width, hidden, base.weight, config.scale, config.activation)
+        new = base.outputs - base.known
+        return LowRankBank(experts, base.width, hidden, base.weight, config.scale, config.activation, new)
     inner = [] if config.shape == "linear" else [hidden] * config.depth
     return MLPBank(experts, [base.width, *inner, base.outputs], config.scale, config.activation)
 
@@ -144,6 +160,14 @@ def initialise_bank(bank: Bank, generators: Sequence[Generator]) -> None:
         for parameter, bound in bank.initial_bounds():
             for index, generator in enumerate(generators):
                 parameter[index] = (2 * torch.rand(parameter.shape[1:], generator=generator) - 1) * bound
+
+
+def lift_new_classes(bank: Bank, levels: Tensor, new: int) -> None:
+    """Set the bias of the last outputs, one for each new class, to level k in expert k, (K,)."""
+    bias = bank.biases[-1] if isinstance(bank, MLPBank) else bank.new_bias
+    assert bias is not None
+    with torch.no_grad():
+        bias[..., -new:] = levels[:, None, None] / bank.scale
 
 
 def fold_standardisation(bank: MLPBank, mean: Tensor, deviation: Tensor) -> None:

@@ -69,9 +69,14 @@ class Base:
         return len(self.mean)
 
     @property
-    def outputs(self) -> int:
-        """C, the number of classes; 1 for a regression."""
+    def known(self) -> int:
+        """The number of classes that the base was trained on; 1 for a regression."""
         return self.weight.shape[1]
+
+    @property
+    def outputs(self) -> int:
+        """C, the number of outputs; more than `known` where experts bring classes of their own."""
+        return self.known
 
     def embed(self, inputs: Tensor) -> Tensor:
         """Return the standardised features of inputs: (N, ...) to (N, E)."""

@@ -20,6 +20,7 @@ from redx.errors import RedxError
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.calibration import Calibration
+from redx.models.classes import add_floor
 from redx.models.controlled import Inputs, RiskControlled
 from redx.models.library import CLOSED_GATE, ExpertLibrary, order_domains
 from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
@@ -141,8 +142,8 @@ class Model(RiskControlled):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The labels, in the order of the logits; empty for a regression."""
-        return self.info.classes
+        """The labels, in the order of the logits: the base's, then those that experts bring; empty for a regression."""
+        return self.info.classes + self.experts.new_classes
 
     @property
     def domain_names(self) -> tuple[str, ...]:
@@ -156,8 +157,8 @@ class Model(RiskControlled):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the experts are those of the run, one per domain of the data."""
-        return set(self.experts.names) == set(self.info.domains)
+        """Whether the experts are those of the run, one per domain of the data, with the classes of the base."""
+        return set(self.experts.names) == set(self.info.domains) and not self.experts.new_classes
 
     @property
     def banks(self) -> list[BankId]:
@@ -194,9 +195,11 @@ class Model(RiskControlled):
         Parts
             Base logits, residuals and gates of these examples.
         """
-        outputs = run_bank(self.fixed[bank_id], h) if bank_id in self.fixed else self.experts.outputs(bank_id, h)
+        new = len(self.experts.new_classes)
+        fixed = bank_id in self.fixed
+        outputs = add_floor(run_bank(self.fixed[bank_id], h), new) if fixed else self.experts.outputs(bank_id, h)
         with torch.no_grad():
-            logits = self.base.classify(h) / self.info.unit
+            logits = self.experts.extended_base.classify(h) / self.info.unit
         gates = self.gates(h, bank_id)[:, : outputs.shape[1]]
         parts = Parts(logits, outputs / self.info.unit, gates, labels, domains)
         return self._controlled(parts, h, self.experts) if self._has_control(bank_id) else parts
@@ -253,7 +256,7 @@ class Model(RiskControlled):
         chosen = torch.zeros_like(gates, dtype=torch.bool).scatter_(1, first, True)[:, used]
         library = self.experts.subset(names)
         parts = Parts(
-            self.base.classify(h) / self.info.unit,
+            self.experts.extended_base.classify(h) / self.info.unit,
             library.outputs(bank_id, h, chosen) / self.info.unit,
             gates[:, used].masked_fill(~chosen, CLOSED_GATE),
             unknown := torch.full((len(h),), -1),
@@ -338,8 +341,11 @@ class Model(RiskControlled):
         save_model(self, Path(folder))
 
     def _domain_of_answer(self, predicted: int) -> str | None:
-        index = self.info.belongs[predicted] if self.classes else -1
-        return self.info.domains[index] if index >= 0 else None
+        if not self.classes or predicted < len(self.info.classes):
+            index = self.info.belongs[predicted] if self.classes else -1
+            return self.info.domains[index] if index >= 0 else None
+        owners = [expert.name for expert in self.experts if self.classes[predicted] in expert.new_classes]
+        return owners[0] if len(owners) == 1 else None
 
     def _label(self, predicted: int) -> Any:
         return self.classes[predicted] if self.classes else predicted

@@ -34,6 +34,7 @@ class RiskControlled:
     calibration: Calibration | None
     calibration_data: Callable[[], Split] | None
     anchor_data: Callable[[], Split] | None
+    classes: Any  # a property of the model
 
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
@@ -104,7 +105,7 @@ class RiskControlled:
             return self.calibration
         if labels is None or len(labels) != len(inputs):
             raise RedxError("Calibration needs the true label of every example; give as many labels as inputs.")
-        known = {name: index for index, name in enumerate(self.info.classes)}
+        known = {name: index for index, name in enumerate(self.classes)}
         indices = [known.get(str(label), -1) if known else int(label) for label in labels]
         split = Split(self.base.embed(self.read(inputs)), torch.tensor(indices), torch.full((len(indices),), -1))
         self.calibration_data = lambda: split
@@ -116,7 +117,7 @@ class RiskControlled:
         bank_id = self.config.controlled_bank
         assert bank_id is not None
         with torch.no_grad():
-            base = self.base.classify(split.inputs) / self.info.unit
+            base = self.experts.extended_base.classify(split.inputs) / self.info.unit
         residuals = self.experts.outputs(bank_id, split.inputs) / self.info.unit
         sure = confidences(self.config.score, base, residuals, self.experts.claims(split.inputs))
         domains = torch.full_like(split.labels, -1)
@@ -145,5 +146,10 @@ class RiskControlled:
         if self.anchor_data is None or self.calibration_data is None:
             raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
         anchors, held = self.anchor_data(), self.calibration_data()
-        means = class_means(anchors.inputs, anchors.labels)
+        means = torch.cat([class_means(anchors.inputs, anchors.labels), *self._new_class_means(anchors.inputs)])
         return lambda h: familiarity(h, means), abstention_cutoff(familiarity(held.inputs, means), rate)
+
+    def _new_class_means(self, like: Tensor) -> list[Tensor]:
+        """Return the mean features of the classes that each expert brings, (M, E), with the dtype of features."""
+        means = [expert.tensors("new_classes").get("means", like[:0]) for expert in self.experts if expert.new_classes]
+        return [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]

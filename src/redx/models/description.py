@@ -13,6 +13,7 @@ from redx.io.reading import guarded, read_json
 
 ADVICE = "train the expert anew"
 MAX_INPUT = 2**24  # values of one input
+MAX_CLASSES = 2**16  # new classes of one expert
 
 
 class _Open(BaseModel):
@@ -47,12 +48,21 @@ class ExpertDescription(_Open):
 
     domain: str
     classes: list[str] = []
+    new_classes: list[str] = Field(default=[], max_length=MAX_CLASSES)
     dtype: str = "float32"
     banks: dict[str, Any] = {}
     training: dict[str, int | float | None] = {}
     metrics: dict[str, float | None] = {}
     base: Fingerprint | None = None
     ownership: Ownership = Ownership()
+
+    @field_validator("new_classes")
+    @classmethod
+    def check_new_classes(cls, names: list[str]) -> list[str]:
+        """Return the new classes, or refuse one that occurs twice."""
+        if len(set(names)) < len(names):
+            raise ValueError("a new class occurs twice")
+        return names
 
 
 class ModelFile(BaseModel):

@@ -14,10 +14,11 @@ from torch import Tensor
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import Tensors, check_name, write_json, write_tensors
-from redx.io.reading import exists, guarded, is_folder
+from redx.io.reading import exists, guarded, is_folder, read_bytes
 from redx.io.safetensors_files import SafetensorsFile, open_safetensors
 from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
+from redx.models.classes import extend_base
 from redx.models.description import read_description
 from redx.models.ownership import OwnershipScorer
 
@@ -40,6 +41,7 @@ class Expert:
         self._tensors = tensors
         self._modules: dict[str, Any] = {}  # its banks and its ownership score, built once
         self._identity = _identify(tensors) if isinstance(tensors, Path) else None
+        self._new_classes: tuple[str, ...] | None = None
 
     @staticmethod
     def open(folder: Path) -> Expert:
@@ -79,6 +81,19 @@ class Expert:
     def name(self) -> str:
         """The name of its domain."""
         return self.info["domain"]
+
+    @property
+    def new_classes(self) -> tuple[str, ...]:
+        """The labels that it brings and the base does not know, in the order of its last outputs."""
+        if self._new_classes is None:
+            unread = isinstance(self._info, Path) and exists(self._info / "expert.json")
+            has_any = not unread or b'"new_classes"' in read_bytes(self._info / "expert.json")  # parsing takes longer
+            self._new_classes = tuple(self.info.get("new_classes", ())) if has_any else ()
+        return self._new_classes
+
+    def extended(self, base: Base) -> Base:
+        """Return the base with outputs at the floor for the classes that this expert brings."""
+        return extend_base(base, len(self.new_classes))
 
     @property
     def loaded(self) -> bool:
@@ -131,7 +146,7 @@ class Expert:
             raise RedxError(
                 f"Expert {self.name!r} has no part in the bank {bank_id}; train it with this run's settings."
             )
-        return load_bank(self._bank_config(bank_id, config), [tensors], base)
+        return load_bank(self._bank_config(bank_id, config), [tensors], self.extended(base))
 
     def _bank_config(self, bank_id: BankId, default: BankConfig) -> BankConfig:
         try:
@@ -144,7 +159,7 @@ class Expert:
         tensors = self.tensors("ownership")
         if not tensors:
             raise RedxError(f"Expert {self.name!r} brings no ownership score; train it with this run's settings.")
-        return OwnershipScorer(config, tensors, base)
+        return OwnershipScorer(config, tensors, self.extended(base))
 
     def _once(self, name: str, build: Callable[[], Any]) -> Any:
         if name not in self._modules:

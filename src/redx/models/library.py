@@ -19,6 +19,7 @@ from redx.errors import RedxError
 from redx.io.files import natural_order
 from redx.models.banks import Bank, load_bank, run_bank
 from redx.models.base import Base
+from redx.models.classes import check_new_classes, extend_base, place_columns, union_of_new_classes
 from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
 
@@ -41,6 +42,8 @@ class ExpertLibrary:
         Settings of the ownership scores and their cut-offs.
     fingerprint
         Computes the fingerprint of the base, which experts from outside must match.
+    classes
+        The classes of the base; experts may bring others.
 
     Examples
     --------
@@ -58,8 +61,10 @@ class ExpertLibrary:
         banks: dict[BankId, BankConfig],
         ownership: OwnershipConfig,
         fingerprint: Callable[[], dict[str, Any]] = dict,
+        classes: Sequence[str] = (),
     ) -> None:
         self._set(experts)
+        self.classes = tuple(classes)
         self.base, self.banks, self.ownership = base, banks, ownership
         self._compute_fingerprint, self._fingerprint = fingerprint, None
 
@@ -88,6 +93,18 @@ class ExpertLibrary:
         if self._fingerprint is None:
             self._fingerprint = self._compute_fingerprint()
         return self._fingerprint
+
+    @property
+    def new_classes(self) -> tuple[str, ...]:
+        """The classes that the experts bring and the base does not know, in the order of their columns."""
+        if self._new_classes is None:
+            self._new_classes = union_of_new_classes(expert.new_classes for expert in self)
+        return self._new_classes
+
+    @property
+    def extended_base(self) -> Base:
+        """The base with one output at the floor for every new class; the base itself where there is none."""
+        return extend_base(self.base, len(self.new_classes))
 
     # --- changes
 
@@ -124,7 +141,7 @@ class ExpertLibrary:
         """Replace an expert by another, whose name may differ, and return the old one."""
         old, expert = self[name], expert if isinstance(expert, Expert) else Expert.load(expert)
         self._check_free(expert.name, [other for other in self.names if other != name])
-        self._check_fits(expert, unverified)
+        self._check_fits(expert, unverified, leaving=name)
         kept = {other: one for other, one in self._experts.items() if other != name}
         self._set(kept | {expert.name: expert})
         return old
@@ -140,15 +157,18 @@ class ExpertLibrary:
         try:
             yield self
         finally:
-            self._experts = before
+            self._set(before)
 
     def subset(self, names: Sequence[str]) -> ExpertLibrary:
         """Return a library of these experts alone; nothing is copied."""
         experts = {name: self[name] for name in names}
-        return ExpertLibrary(experts, self.base, self.banks, self.ownership, self._compute_fingerprint)
+        library = ExpertLibrary(experts, self.base, self.banks, self.ownership, self._compute_fingerprint, self.classes)
+        library._new_classes = self.new_classes  # the columns are those of the whole
+        return library
 
     def _set(self, experts: dict[str, Expert]) -> None:
         self._experts = {name: experts[name] for name in sorted(experts, key=natural_order)}
+        self._new_classes: tuple[str, ...] | None = None
 
     def _check_free(self, name: str, taken: Sequence[str]) -> None:
         """Refuse a name that another expert has, or that some disks cannot tell from another's."""
@@ -157,7 +177,7 @@ class ExpertLibrary:
         if same := [other for other in taken if other.casefold() == name.casefold()]:
             raise RedxError(f"There is an expert {same[0]!r}, which some disks cannot tell from {name!r}; rename one.")
 
-    def _check_fits(self, expert: Expert, unverified: bool) -> None:
+    def _check_fits(self, expert: Expert, unverified: bool, leaving: str = "") -> None:
         """Refuse an expert that was trained on another base or lacks a part of some bank."""
         theirs, ours = expert.info.get("base"), self.fingerprint
         if not theirs and ours and not unverified:
@@ -170,6 +190,8 @@ class ExpertLibrary:
                 f"Expert {expert.name!r} was trained on another base: {', '.join(differences)} differ; "
                 "train it on this run's base with `redx experts train`."
             )
+        others = [label for other in self if other.name not in (expert.name, leaving) for label in other.new_classes]
+        check_new_classes(expert.name, expert.new_classes, self.classes, others)
         for bank_id, config in self.banks.items():
             expert.bank(bank_id, config, self.base)
             if config.owned or config.controlled:
@@ -192,9 +214,11 @@ class ExpertLibrary:
         Returns
         -------
         Tensor
-            Residuals or logits of shape (N, K, C); zero where an expert with a cut-off is inactive.
+            Residuals or logits of shape (N, K, C), C with the new classes; zero where an expert with a cut-off is
+            inactive.
         """
-        outputs = h.new_zeros(len(h), len(self), self.base.outputs)
+        new_classes, known = self.new_classes, self.base.known
+        outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
         config = self.banks[bank_id]
         for index, expert in enumerate(self):
             rows = slice(None) if where is None else where[:, index].nonzero()[:, 0]
@@ -204,7 +228,9 @@ class ExpertLibrary:
             if config.owned:
                 active = expert.ownership(self.ownership, self.base).is_active(h[rows], self.ownership.alpha)
                 values = values * active[:, None]
-            outputs[rows, index] = values
+            outputs[rows, index] = place_columns(
+                values, known, expert.new_classes, new_classes, residual=bank_id.corrects_base
+            )
         return outputs
 
     def claims(self, h: Tensor) -> Tensor:

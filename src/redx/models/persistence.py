@@ -149,7 +149,8 @@ def read_library(folder: Path, config: RunConfig, base: Base, info: ModelInfo) -
     def fingerprint() -> dict[str, Any]:
         return fingerprint_base(base, config, info.classes, info.shape)
 
-    return ExpertLibrary(experts, base, config.of_form("standalone", "residual"), config.ownership, fingerprint)
+    banks = config.of_form("standalone", "residual")
+    return ExpertLibrary(experts, base, banks, config.ownership, fingerprint, info.classes)
 
 
 def read_router(folder: Path, config: RunConfig, base: Base, info: ModelInfo) -> TrainedRouter:
@@ -182,8 +183,10 @@ def _read_fixed_banks(
 ) -> tuple[dict[BankId, Bank], dict[BankId, TrainedRouter]]:
     """Return pooled, averaged and jointly trained banks, and the routers that were trained with a bank."""
     pooled = read_tensors(folder / "pooled.safetensors") if config.of_form("pooled") else {}
-    banks = fixed_banks(config, base, library, pooled, average=config.average)
     path, info = folder / "integration.safetensors", read_info(folder)
+    if config.average:  # the parameters of the run's own experts
+        library = library.subset([name for name in info.domains if name in library])
+    banks = fixed_banks(config, base, library, pooled, average=config.average)
     if not config.integrate or not is_file(path) or not set(info.domains) <= set(library.names):
         return banks, {}
     tensors = read_tensors(path)
@@ -200,6 +203,8 @@ def fixed_banks(
     banks: dict[BankId, Bank] = {}
     for bank_id, settings in config.of_form("pooled").items():
         banks[bank_id] = load_bank(settings, [without_prefix(pooled, str(settings.of or bank_id))], base)
+    # no heads, or heads of different sizes, have no mean
+    average = average and bool(len(library)) and not any(expert.new_classes for expert in library)
     for bank_id, settings in config.of_form("standalone").items() if average else ():
         averaged = BankId("averaged", bank_id.name)
         banks[averaged] = load_bank(settings, average_bank(library.stacked_bank(bank_id)), base)

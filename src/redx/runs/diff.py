@@ -35,6 +35,7 @@ class SplitAnswers:
     parts: Parts
     certified: CertifiedPredictions
     calibration: Calibration | None = None  # where the rule's bank has risk control
+    classes: tuple[str, ...] = ()  # in the order of the logits; empty for a regression
 
     @staticmethod
     def of(model: Model, test: Split) -> SplitAnswers:
@@ -42,7 +43,11 @@ class SplitAnswers:
         rule, bank_id = model.rule_and_bank()
         parts = model.parts_of(test.inputs, bank_id, test.labels, model.expert_index(test.domains))
         calibration = model.calibrated() if parts.cutoffs else None
-        return SplitAnswers(model.domain_names, parts, certify(rule, parts), calibration)
+        return SplitAnswers(model.domain_names, parts, certify(rule, parts), calibration, model.classes)
+
+    def name(self, label: int) -> Any:
+        """Return the label of a class index; the number itself for a regression."""
+        return self.classes[label] if self.classes else label
 
     def correct(self) -> torch.Tensor:
         """Return which answers are correct, (N,)."""
@@ -54,7 +59,7 @@ def compare_answers(
 ) -> dict[str, Any]:
     """Return which test examples flip, gain and loss by domain, and which certificates break or appear."""
     was, now = before.correct(), after.correct()
-    flipped = (before.certified.predicted != after.certified.predicted).nonzero()[:, 0]
+    flipped = _flipped(before, after).nonzero()[:, 0]
     domains = {}
     for index, name in enumerate(model.info.domains):
         mine = test.domains == index
@@ -86,6 +91,10 @@ def compare_answers(
     return {
         "risk": risk,
         "experts": {"before": _expert_names(before), "after": _expert_names(after)},
+        "classes": {
+            "added": [label for label in after.classes if label not in before.classes],
+            "removed": [label for label in before.classes if label not in after.classes],
+        },
         "accuracy": {"before": float(was.double().mean()), "after": float(now.double().mean())},
         "flips": len(flipped),
         "gained": int((now & ~was).sum()),
@@ -96,20 +105,26 @@ def compare_answers(
     }
 
 
+def _flipped(before: SplitAnswers, after: SplitAnswers) -> torch.Tensor:
+    """Return where two models answer differently, (N,); the columns of new classes may have moved."""
+    was, now = before.certified.predicted, after.certified.predicted
+    if before.classes == after.classes:
+        return was != now
+    column = {label: index for index, label in enumerate(after.classes)}
+    return torch.tensor([column.get(label, -1) for label in before.classes])[was] != now
+
+
 def _expert_names(answers: SplitAnswers) -> list[str]:
     return list(answers.domain_names[: answers.parts.experts])
 
 
 def _describe_flip(model: Model, before: SplitAnswers, after: SplitAnswers, test: Split, row: int) -> dict[str, Any]:
-    def name(label: int) -> Any:
-        return model.classes[label] if model.classes else label
-
     return {
         "row": row,
         "domain": model.info.domains[int(test.domains[row])],
-        "label": name(int(test.labels[row])),
-        "before": name(int(before.certified.predicted[row])),
-        "after": name(int(after.certified.predicted[row])),
+        "label": before.name(int(test.labels[row])),
+        "before": before.name(int(before.certified.predicted[row])),
+        "after": after.name(int(after.certified.predicted[row])),
         "radius": {"before": float(before.certified.radius[row]), "after": float(after.certified.radius[row])},
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +13,12 @@ import torch
 
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
-from redx.data.labelled import read_labelled
+from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
+from redx.data.splits import sample_per_group
 from redx.errors import RedxError
 from redx.io.files import check_name, write_json, write_tensors
 from redx.models.base import Base
+from redx.models.classes import check_new_classes, extend_base
 from redx.models.composed import Model, ModelInfo
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
@@ -33,6 +35,7 @@ from redx.training.features import embed_shared, embed_split
 from redx.training.router import train_router
 
 MIN_EXAMPLES = 8  # that an expert can be trained on
+MIN_NEW = 4  # examples of a class that it brings
 HELD_OUT = 0.1  # share of an expert's own data that is kept for its metrics
 
 
@@ -175,6 +178,7 @@ def train_expert(
     label: str | None = None,
     dtype: str = "float32",
     seed: int | None = None,
+    new_classes: bool = False,
 ) -> Expert:
     """Train one expert alone from its own data, with the base and the shared data of a run, and write it.
 
@@ -194,6 +198,8 @@ def train_expert(
         Precision that the expert is stored in: float32, bfloat16 or float16.
     seed
         Which seed of the run; the first by default.
+    new_classes
+        Accept labels that the base does not know: the expert brings them as classes of its own.
     """
     check_name(name)
     if dtype not in DTYPES:
@@ -203,28 +209,59 @@ def train_expert(
     config, seed = choose_seed(run, seed)
     seed_folder = run / f"seed-{seed}"
     info, base = read_info(seed_folder), read_base(seed_folder, config)
-    own = embed_split(config, base, read_own_data(config, info, base, data, text, label))
+    try:
+        split, new = read_own_data(config, info.classes, info, base, data, text, label, new_classes)
+    except RedxError as error:
+        if NO_CLASS not in str(error):
+            raise
+        raise RedxError(f"{str(error)[:-1]}, or give --new-classes if the expert brings new classes.") from error
+    check_new_classes(name, new, info.classes, ())
+    own = embed_split(config, base, split)
     if len(own) < MIN_EXAMPLES:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {MIN_EXAMPLES}.")
     shared = embed_shared(config, base, read_shared(seed_folder), seed)
-    rows = torch.randperm(len(own), generator=generator(seed, "own data", name))
-    held = max(2, round(HELD_OUT * len(own)))
-    dataset = shared.for_expert(name, own.only(rows[held:]), own.only(rows[:held]), info.domains)
+    draw = generator(seed, "own data", name)
+    if new:
+        for label_index, label_name in enumerate(new, len(info.classes)):
+            if (count := int((own.labels == label_index).sum())) < MIN_NEW:
+                raise RedxError(
+                    f"{data} has {count} examples of the new class {label_name!r:.100}, and it takes {MIN_NEW}; "
+                    "give more, or correct the label if it is a known one."
+                )
+        held_out = torch.from_numpy(sample_per_group(own.labels.numpy(), HELD_OUT, 1, draw))
+        kept, held = (~held_out).nonzero()[:, 0], held_out.nonzero()[:, 0]
+    else:
+        rows = torch.randperm(len(own), generator=draw)
+        count = max(2, round(HELD_OUT * len(own)))
+        kept, held = rows[count:], rows[:count]
+    dataset = shared.for_expert(name, own.only(kept), own.only(held), info.domains)
     fingerprint = fingerprint_base(base, config, info.classes, info.shape)
-    (expert,) = train_experts(config, [dataset], base, seed, info.unit, info.classes, fingerprint, dtype)
+    extended, classes = extend_base(base, len(new)), (*info.classes, *new)
+    (expert,) = train_experts(config, [dataset], extended, seed, info.unit, classes, fingerprint, dtype)
     expert.save(out)
     return expert
 
 
 def read_own_data(
-    config: RunConfig, info: ModelInfo, base: Base, file: Path, text: str | None, label: str | None
-) -> Split:
-    """Return a user's own examples of one domain, as the base reads them."""
-    if not info.classes:
+    config: RunConfig,
+    classes: Sequence[str],
+    info: ModelInfo,
+    base: Base,
+    file: Path,
+    text: str | None,
+    label: str | None,
+    new_classes: bool = False,
+) -> tuple[Split, tuple[str, ...]]:
+    """Return a user's own examples of one domain, as the base reads them, and the labels that are new classes."""
+    if not classes:
         raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")
-    split = read_labelled(file, info.classes, None if base.encoder.reads_text else info.shape, text, label)
+    shape = None if base.encoder.reads_text else info.shape
+    if new_classes:
+        split, new = read_new_classes(file, classes, shape, text, label)
+    else:
+        split, new = read_labelled(file, classes, shape, text, label), ()
     base.encoder.prepare([split.inputs])
-    return split
+    return split, new
 
 
 def retrain_router(
@@ -271,7 +308,8 @@ def retrain_router(
         train = _rows_with_expert(model, embed_split(config, model.base, data.train))
         validation = _rows_with_expert(model, embed_split(config, model.base, data.validation.only(choices)))
         for name, file in more.items():
-            own = embed_split(config, model.base, read_own_data(config, model.info, model.base, file, text, label))
+            examples, _ = read_own_data(config, model.classes, model.info, model.base, file, text, label)
+            own = embed_split(config, model.base, examples)
             own = Split(own.inputs, own.labels, torch.full((len(own),), names.index(name)))
             held = torch.arange(len(own)) < max(1, round(HELD_OUT * len(own)))
             validation = concatenate([validation, own.only(held.nonzero()[:, 0])])

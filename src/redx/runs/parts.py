@@ -34,6 +34,7 @@ class SetInfo(StrictConfig):
     experts: int
     banks: list[str]
     set: str
+    classes: list[str] = []  # empty for a regression, and in files of an older version
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,17 @@ class StoredParts:
         The parts by bank.
     domains
         Names of the domains as the parts count them: the experts, then domains without an expert.
+    classes
+        Names of the classes in the order of the logits: the base's, then those that experts bring. Empty for a
+        regression, and where an older version wrote the parts.
     """
 
     banks: Banks
     domains: tuple[str, ...]
+    classes: tuple[str, ...] = ()
 
 
-def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int) -> None:
+def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int, classes: Sequence[str] = ()) -> None:
     """Write the parts of every bank into a folder.
 
     Parameters
@@ -65,8 +70,11 @@ def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int
         Names of the domains as the parts count them.
     experts
         How many of the domains, the first ones, have an expert.
+    classes
+        Names of the classes in the order of the logits.
     """
     about = {"domains": list(domains), "experts": experts, "banks": sorted(map(_file_name, banks))}
+    about |= {"classes": list(classes)} if classes else {}
     set_id = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     for parts in banks.values():
         for tensor in parts.tensors().values():
@@ -120,6 +128,7 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
     if about[0] and (unknown := sorted({path.name for path in paths} - set(about[0]["banks"]))):
         raise RedxError(f"{folder / unknown[0]} does not belong to the others; delete it.")
     domains = tuple(about[0]["domains"]) if about[0] else _folder_domains(seed_folder)
+    classes = tuple(about[0].get("classes", ()))
     banks, cutoffs = {}, read_cutoffs(seed_folder)
     for path in paths:
         if only is not None and _bank_id(path) != only:
@@ -127,10 +136,12 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
         tensors = read_tensors(path)
         with guarded(path, "does not hold parts", "delete it and repeat the run"):
             parts = _check_parts(_to_parts(tensors), len(domains) or MAX_DOMAINS)
+            if classes and len(classes) != parts.base.shape[1]:
+                raise ValueError("logits of other classes than those that it names")
             banks[_bank_id(path)] = parts if parts.confidences is None else _with_cutoffs(parts, cutoffs)
     if len({len(parts) for parts in banks.values()}) > 1:
         raise RedxError(f"The parts in {folder} are of different examples; delete them and repeat the run.")
-    return StoredParts(banks, domains)
+    return StoredParts(banks, domains, classes)
 
 
 def _to_parts(tensors: dict[str, Tensor]) -> Parts:

@@ -229,7 +229,8 @@ def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None
     if model.config.controlled_bank:
         files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
         write_calibration(*files, model.calibrated())
-    write_parts(transaction.new("parts"), parts_of_test(model, data), model.domain_names, len(model.experts))
+    names = model.domain_names, len(model.experts), model.classes
+    write_parts(transaction.new("parts"), parts_of_test(model, data), *names)
 
 
 def _conclude(

@@ -11,7 +11,16 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from redx.config import BankConfig, BankId, OwnershipConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Split
-from redx.models.banks import Bank, MLPBank, build_bank, fold_standardisation, initialise_bank, run_bank, split_bank
+from redx.models.banks import (
+    Bank,
+    MLPBank,
+    build_bank,
+    fold_standardisation,
+    initialise_bank,
+    lift_new_classes,
+    run_bank,
+    split_bank,
+)
 from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer
 from redx.models.router import NetworkRouter
@@ -21,6 +30,7 @@ from redx.training.datasets import ExpertData
 from redx.training.loop import draw_rows, dropout, gather_rows, train
 
 OWNERSHIP = BankId("residual", "ownership")  # ownership scores by class are trained like residual experts
+NEW_CLASS_WEIGHT = 0.5  # routing weight at which an expert with new classes has to be right in its own domain
 KEPT_MARGIN = 0.9  # share of the base's margin that the anchor `margin` asks an expert to keep
 
 
@@ -52,6 +62,10 @@ def train_bank(
     bank = build_bank(config, len(datasets), base)
     names = [data.name for data in datasets]
     initialise_bank(bank, [generator(seed, "expert", bank_id, name) for name in names])
+    weight = 1.0
+    if base.outputs > base.known and bank_id.corrects_base:
+        lift_new_classes(bank, _levels(datasets, base), base.outputs - base.known)
+        weight = 1.0 if bank_id == OWNERSHIP else NEW_CLASS_WEIGHT
     own, anchors = [data.own for data in datasets], [data.anchors for data in datasets]
     mean, deviation = torch.zeros(len(own), 1, base.width), torch.ones(len(own), 1, base.width)
     if config.standardise:
@@ -65,7 +79,7 @@ def train_bank(
     def loss(rows: Tensor) -> Tensor:
         x, labels = gather_rows(own, rows)  # (K, B, E), (K, B)
         start = base.classify(x) if bank_id.corrects_base else 0.0
-        total = losses(start + outputs(x), labels, unit, config.smoothing)
+        total = losses(start + weight * outputs(x), labels, unit, config.smoothing)
         if config.anchor == "none":
             return total
         x, labels = gather_rows(anchors, draw_rows(anchors, rows.shape[1], draws))
@@ -84,6 +98,16 @@ def train_bank(
     if isinstance(bank, MLPBank) and config.standardise:
         fold_standardisation(bank, mean, deviation)
     return bank
+
+
+def _levels(datasets: Sequence[ExpertData], base: Base) -> Tensor:
+    """Return how far the base's mean logit lies above its floor on the data of each expert, (K,).
+
+    There the new classes begin: among the classes that the base knows, neither first nor last.
+    """
+    with torch.no_grad():
+        logits = [base.classify(data.own.inputs) for data in datasets]
+    return torch.stack([values[:, : base.known].mean() - values[:, base.known :].mean() for values in logits])
 
 
 def losses(logits: Tensor, labels: Tensor, unit: float, smoothing: float = 0.0) -> Tensor:

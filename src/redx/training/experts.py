@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from redx.composition.abstention import class_means
 from redx.composition.parts import predicted_classes
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Split
@@ -42,13 +43,13 @@ def train_experts(
     datasets
         The data of each expert, as features.
     base
-        The frozen base.
+        The frozen base, extended where the experts bring classes of their own.
     seed
         Decides initial weights and batches.
     unit
         For a regression, what one unit of the answer is in the network's output.
     classes
-        The labels, in the order of the logits.
+        The labels, in the order of the logits; those of an extended base are followed by the new ones.
     fingerprint
         Fingerprint of the base, which every expert carries along.
     dtype
@@ -75,6 +76,7 @@ def train_experts(
             "preset": config.preset,
             "seed": seed,
             "classes": [classes[label] for label in data.own.labels.unique().tolist()] if classes else [],
+            **({"new_classes": list(new)} if (new := classes[base.known :]) else {}),
             "dtype": dtype,
             "banks": {str(bank_id): config.banks[bank_id].model_dump(mode="json") for bank_id in banks},
             "training": {"examples": len(data.own), "anchors": len(data.anchors)},
@@ -85,6 +87,9 @@ def train_experts(
             scorer = OwnershipScorer(config.ownership, tensors["ownership"][index], base)
             info["ownership"] = _describe_ownership(config, data, scorer)
         mine = {f"{key}.{name}": value for key, files in tensors.items() for name, value in files[index].items()}
+        if new:  # what their examples look like, so that a model does not take them for strangers
+            rows = (data.own.labels >= base.known).nonzero()[:, 0]
+            mine["new_classes.means"] = class_means(data.own.inputs[rows], data.own.labels[rows])
         experts.append(Expert(info, _to_dtype(mine, dtype)))
     return experts
 
@@ -113,7 +118,7 @@ def measure_expert(expert: Expert, config: RunConfig, data: ExpertData, base: Ba
         if not bool(run_bank(bank, data.anchors.inputs).isfinite().all()):
             raise RedxError(f"Expert {expert.name!r} gives NaN or infinity in the bank {bank_id}; train it anew.")
     tensors, info = expert.tensors(), dict(expert.info)
-    info["metrics"] = _metrics(data.validation, banks, 0, base, unit)
+    info["metrics"] = _metrics(data.validation, banks, 0, expert.extended(base), unit)
     if config.has_ownership:
         scorer = expert.ownership(config.ownership, base)
         scorer.calibration = scorer.scores(data.calibration.inputs).sort().values
