@@ -5,7 +5,7 @@
     python benchmarks/screenshots.py serve=http://127.0.0.1:8000/ --click "#examples" --out docs/results
 
 A page has a name and an address: a file, or a server on this machine. The picture is NAME.png; with several widths or
-both colour schemes, NAME-WIDTH-SCHEME.png. Pictures have 128 colours, so that they stay small. Needs playwright and
+both colour schemes, NAME-WIDTH-SCHEME.png. Pictures have 256 colours, so that they stay small. Needs playwright and
 Debian's chromium (`apt install chromium`).
 """
 
@@ -73,10 +73,10 @@ def take(arguments: argparse.Namespace) -> list[Path]:
 
 
 def reduce_colours(picture: bytes) -> bytes:
-    """Return a PNG with at most 128 colours."""
+    """Return a PNG with at most 256 colours."""
     from PIL import Image
 
-    reduced = Image.open(io.BytesIO(picture)).convert("RGB").quantize(128, dither=Image.Dither.NONE)
+    reduced = Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
     buffer = io.BytesIO()
     reduced.save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()

@@ -29,6 +29,12 @@ LABELS = {
     "fixed": "fixed weights",
     "average": "averaged",
 }
+SHADES = {  # figures of RED itself, in shades of its colour
+    "clean": COLOURS["red"],
+    "always a wrong expert": "#e8843c",
+    "worst router": "#f0a272",
+    "sum, no router": COLOURS["sum"],
+}
 OTHERS = ("#d55e00", "#1279b8", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8e6bbf", "#b5a400", "#b07a4a")
 NEUTRAL = "#7d8590"  # of bars that stand for no rule
 
@@ -48,5 +54,5 @@ def label_of(name: str) -> str:
 
 
 def colour_of(name: str) -> str | None:
-    """Return the colour of a rule, with or without a bank; None for any other name."""
-    return COLOURS.get(name.partition("/")[0])
+    """Return the colour of a rule, with or without a bank, or of a figure of RED; None for any other name."""
+    return COLOURS.get(name.partition("/")[0]) or SHADES.get(name)

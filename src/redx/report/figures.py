@@ -116,7 +116,8 @@ def _head(panel: Panel) -> tuple[str, float]:
 
 def _common_range(panel: Panel, figure: Figure) -> tuple[float, float] | None:
     """Return the range of the y axis, which panels of the same quantity share, so that readers can compare them."""
-    others = [other for other in figure.panels if other.y == panel.y and not other.rows and not other.grid]
+    same = [other for other in figure.panels if (other.y, other.log_x) == (panel.y, panel.log_x)]
+    others = [other for other in same if not other.rows and not other.grid]
     values = [y for other in others for line in other.lines for y in line.y if y is not None and math.isfinite(y)]
     if not values or panel.rows or panel.grid:
         return None

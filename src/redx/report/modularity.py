@@ -6,7 +6,7 @@ import itertools
 
 from redx.report.content import Figure, Line, Panel, Table
 from redx.report.document import RunFigures, Section, Summary
-from redx.report.words import capital, name_of
+from redx.report.words import capital, name_of, signed
 
 QUESTION = "Can experts trained apart be recombined without retraining the backbone?"
 MOST = 16  # rows and columns of the heat map
@@ -17,9 +17,9 @@ def describe(run: RunFigures) -> Section:
     facts = run.summary.get("modularity", {})
     panels = (*_heat_map(facts), *growth_panels({run.main or "": facts}, run.accuracy("base")))
     caption = (
-        "Left: what an expert adds to the logit of the true class, less its mean over the classes, mean over the test "
-        "examples of a domain; rows are domains, columns experts. Right: experts joined in the order of the run, with "
-        "nothing trained or calibrated anew."
+        "The heat map shows what an expert adds to the logit of the true class, less its mean over the classes, as a "
+        "mean over the test examples of a domain. In the curve experts join in the order of the run, with nothing "
+        "trained or calibrated anew."
     )
     figures = (Figure("modularity", caption, panels),) if panels else ()
     tables = (_experts_table(run, facts), *run.study_tables("modularity"))
@@ -57,7 +57,8 @@ def growth_panels(by_name: dict[str, Summary], base: float | None) -> tuple[Pane
     ups = sum(after > before for before, after in itertools.pairwise(first))
     title = f"{ups} of {len(first) - 1} experts raise the accuracy when they join"
     if len(curves) > 1:
-        title = "Accuracy as experts join one by one"
+        gains = ", ".join(f"{name} {signed(curve[-1] - curve[0], 3)}" for name, curve in curves.items())
+        title = f"What all experts add: {gains}"
     return (Panel(title, "number of experts", "accuracy", tuple(lines)),)
 
 

@@ -90,10 +90,15 @@ def _draw_curves(axes: Axes, panel: Panel, y_range: tuple[float, float] | None) 
 def _label_ends(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
     """Write the name of every curve beside its right end, apart from each other."""
     low, high = axes.get_ylim()
+    last = max((x for line in panel.lines for x in line.x), default=0.0)
     ends = []
     for line in panel.lines:
         points = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y is not None and math.isfinite(y)]
-        if points:
+        if points and max(points)[0] < last:  # a shorter curve is labelled where it ends
+            axes.annotate(
+                f" {short(label_of(line.name))}", max(points), xytext=(3, 0), textcoords="offset points", va="center"
+            )
+        elif points:
             ends.append((min(1.0, max(0.0, (max(points)[1] - low) / (high - low))), line.name))
     ends.sort()
     heights = spread([height for height, _ in ends], 0.085)
@@ -153,7 +158,8 @@ def _draw_dots(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
     series = sum(len(line.x) > 1 for line in panel.lines)
     values = [x for line in panel.lines for x in line.x]
     left, right = dot_range(values)
-    reach = [end for line in panel.lines for end in (*line.low, *line.high) if left <= end <= right]
+    inside = [line for line in panel.lines if line.low and all(left <= x <= right for x in line.x)]
+    reach = [end for line in inside for end in (*line.low, *line.high)]
     margin = 0.06 * (right - left) or 0.02
     left, right = min([left, *reach]) - margin, max([right, *reach]) + margin
     for index, line in enumerate(panel.lines):
@@ -162,8 +168,7 @@ def _draw_dots(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
         for point, (x, row) in enumerate(zip(line.x, line.y, strict=True)):
             if line.low:
                 axes.plot([line.low[point], line.high[point]], [row + shift] * 2, color=colour, linewidth=2, alpha=0.55)
-            inside = left <= x <= right
-            marker = "o" if inside else "<" if x < left else ">"
+            marker = "o" if left <= x <= right else "<" if x < left else ">"
             edge = min(max(x, left + margin / 3), right - margin / 3)
             axes.plot([edge], [row + shift], marker=marker, markersize=5.5, color=colour, zorder=4 + index / 100)
     axes.set_xlim(left, right)
@@ -183,7 +188,7 @@ def dot_range(values: list[float]) -> tuple[float, float]:
     ordered = sorted(values)
     centre = ordered[len(ordered) // 2]
     distances = sorted(abs(value - centre) for value in values)
-    reach = 4 * distances[int(0.6 * (len(distances) - 1))] or distances[-1]
+    reach = 6 * distances[int(0.6 * (len(distances) - 1))] or distances[-1]
     return max(ordered[0], centre - reach), min(ordered[-1], centre + reach)
 
 

@@ -9,6 +9,7 @@ from redx.report.words import capital, chance, joined, name_of, outcome, signed
 
 QUESTION = "Does the residual expert structure outperform a global model, uniform ensembles and gating?"
 RULES = ("red", "base", "global", "uniform", "moe", "oracle", "red-oracle", "sum", "fixed")
+KNOW_DOMAIN = ("oracle", "red-oracle")
 RIVALS = ("base", "uniform", "moe", "global")  # that the answer names; others need the true domain, or are variants
 
 
@@ -59,8 +60,10 @@ def _panels(run: RunFigures, names: list[str]) -> tuple[Panel, ...]:
         Line(name, (value["mean"],), (row,), low=(value["low"],), high=(value["high"],))
         for row, (name, value) in enumerate(zip(names, values, strict=True))
     )
-    rank = next(row for row, name in enumerate(names) if name == run.main) + 1
-    title = f"{label_of(run.main or '')} is number {rank} of {len(names)} rules"
+    fair = [name for name in names if name not in KNOW_DOMAIN]
+    title = f"{label_of(run.main or '')} is number {fair.index(run.main or '') + 1} of {len(fair)} rules"
+    if len(fair) < len(names):
+        title += " that do not know the true domain"
     notes = tuple(f"{value['mean']:.4f}" for value in values)
     panels = [Panel(title, "accuracy", "", dots, rows=labels, notes=notes)]
     pairs = {name: pair for name in names if (pair := run.paired(name)) is not None}

@@ -78,13 +78,27 @@ def _performance(runs: list[RunFigures], pairs: Pairs) -> Section:
             x, y = tuple(value["mean"] for _, value in present), tuple(float(row) for row, _ in present)
             lines.append(Line(run.label, x, y, low=low, high=high))
     labels = tuple(label_of(name) for name in rules)
-    panel = Panel("Accuracy of every rule in every run", "accuracy", "", tuple(lines), rows=labels)
+    panel = Panel(_leader(runs, rules), "accuracy", "", tuple(lines), rows=labels)
     rows = tuple((name, *(_with_interval(run, name) for run in runs)) for name in rules)
     tables = [Table("Accuracy", ("rule", *(run.label for run in runs)), rows)]
     if pairs:
         tables.append(_paired_table(runs, pairs))
     figures = (Figure("performance", "Accuracies with 95 % intervals.", (panel,)),) if lines else ()
     return Section("RQ1 Performance", PERFORMANCE, _paired_answer(runs, pairs), figures, (), (), tuple(tables))
+
+
+def _leader(runs: list[RunFigures], rules: list[str]) -> str:
+    """Return which run has the highest accuracy of most rules."""
+    wins = {run.label: 0 for run in runs}
+    for rule in rules:
+        known = {run.label: run.accuracy(rule) or 0.0 for run in runs if rule in run.rules}
+        wins[max(known, key=lambda label: known[label])] += 1
+    best = max(wins, key=lambda label: wins[label])
+    return f"{best} has the highest accuracy of {wins[best]} of {len(rules)} rules"
+
+
+def _ends(lines: list[Line]) -> str:
+    return ", ".join(f"{line.name} {line.y[-1]:.3f}" for line in lines)
 
 
 def _paired_answer(runs: list[RunFigures], pairs: Pairs) -> str:
@@ -135,10 +149,14 @@ def _stability(runs: list[RunFigures]) -> Section:
                 x, y = zip(*points, strict=True)
                 curves[kind].append(Line(run.label, x, y))
     words = {
-        "swap": ("Examples sent to a wrong expert", "level of swap noise", "accuracy"),
-        "certified": ("Any router that moves a share ε of the weight", "ε", "certified accuracy"),
+        "swap": ("Always a wrong expert", "level of swap noise", "accuracy"),
+        "certified": ("Any router", "ε", "certified accuracy"),
     }
-    panels = tuple(Panel(*words[kind], tuple(lines)) for kind, lines in curves.items() if lines)
+    panels = tuple(
+        Panel(f"{words[kind][0]}: {_ends(lines)}", *words[kind][1:], tuple(lines))
+        for kind, lines in curves.items()
+        if lines
+    )
     rows = []
     for run in runs:
         worst = worst_domain(run.rules.get(run.main or "", {})) or (None, None)

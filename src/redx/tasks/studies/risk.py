@@ -57,7 +57,7 @@ def _finding(curve: Curve) -> str:
     """Return what the smallest risk costs and gives, against the largest."""
     risks = sorted(curve, key=float)
     costs = {name: curve[risks[0]][name] - curve[risks[-1]][name] for name in ("clean", "worst router")}
-    told = ", ".join(f"{name} {value:+.3f}" for name, value in costs.items())
+    told = ", ".join(f"{name} {value:+.3f}".replace("-", "−") for name, value in costs.items())
     return f"Risk {risks[0]} instead of {risks[-1]}: {told}"
 
 
