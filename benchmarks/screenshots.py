@@ -5,8 +5,8 @@
     python benchmarks/screenshots.py serve=http://127.0.0.1:8000/ --click "#examples" --out docs/results
 
 A page has a name and an address: a file, or a server on this machine. The picture is NAME.png; with several widths or
-both colour schemes, NAME-WIDTH-SCHEME.png. Pictures have 256 colours, so that they stay small. Needs playwright and
-Debian's chromium (`apt install chromium`).
+both colour schemes, NAME-WIDTH-SCHEME.png. Pictures that are too large for the documentation get 256 colours. Needs
+playwright and Debian's chromium (`apt install chromium`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,10 @@ import argparse
 import io
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 LARGEST = 200_000  # bytes of a picture for the documentation
 BROWSER = "/usr/bin/chromium"
@@ -73,12 +77,17 @@ def take(arguments: argparse.Namespace) -> list[Path]:
 
 
 def reduce_colours(picture: bytes) -> bytes:
-    """Return a PNG with at most 256 colours."""
-    from PIL import Image
+    """Return a PNG as small as it gets; one that is too large for the documentation with at most 256 colours."""
+    from PIL import Image as images
 
-    reduced = Image.open(io.BytesIO(picture)).convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    image = images.open(io.BytesIO(picture)).convert("RGB")
+    small = _encode(image)
+    return small if len(small) <= LARGEST else _encode(image.quantize(256, dither=images.Dither.NONE))
+
+
+def _encode(image: Image) -> bytes:
     buffer = io.BytesIO()
-    reduced.save(buffer, format="PNG", optimize=True)
+    image.save(buffer, format="PNG", optimize=True)
     return buffer.getvalue()
 
 

@@ -126,6 +126,7 @@ def test_any_set_of_rules_can_be_reported(tmp_path: Path, forms: tuple[str, ...]
     assert f"<h1>{subject}" in html
     assert "Ablations and further experiments" not in html
     assert ("get most from their own expert" in html) == (classes == 4)
+    assert "moves the answers" not in html
 
 
 def test_a_summary_with_hardly_anything_can_be_reported(tmp_path: Path) -> None:

@@ -49,9 +49,9 @@ def answer(run: RunFigures) -> str:
     cost, sentences = run.summary.get("cost", {}), []
     if (sizes := experts_size(run)) and sizes[1]:
         whole = "the backbone" if cost.get("backbone_parameters") else "the base"
-        sentences.append(
-            f"experts, scores and router have {sizes[0]:,} parameters, {sizes[0] / sizes[1]:.2%} of {whole}"
-        )
+        ratio = sizes[0] / sizes[1]
+        share = f"{ratio:.2%} of {whole}" if ratio <= 1 else f"{ratio:,.0f} times as many as {whole}"
+        sentences.append(f"experts, scores and router have {sizes[0]:,} parameters, {share}")
     if composing := cost.get("composing"):
         sentences.append(f"composing adds {composing['share']:.2%} to the time of a pass through the backbone")
     if (counts := passes(run)) and counts[0]:

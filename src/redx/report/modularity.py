@@ -15,11 +15,12 @@ MOST = 16  # rows and columns of the heat map
 def describe(run: RunFigures) -> Section:
     """Return the section of a run."""
     facts = run.summary.get("modularity", {})
-    panels = (*_heat_map(facts), *growth_panels({run.main or "": facts}, run.accuracy("base")))
+    numbers = run.rules.get(facts.get("rule", ""), {}).get("ece") is None  # a regression has no calibration error
+    panels = (*_heat_map(facts, numbers), *growth_panels({run.main or "": facts}, run.accuracy("base")))
+    added = "the answer" if numbers else "the logit of the true class, less its mean over the classes"
     caption = (
-        "The heat map shows what an expert adds to the logit of the true class, less its mean over the classes, as a "
-        "mean over the test examples of a domain. In the curve experts join in the order of the run, with nothing "
-        "trained or calibrated anew."
+        f"The heat map shows what an expert adds to {added}, as a mean over the test examples of a domain. In the "
+        "curve experts join in the order of the run, with nothing trained or calibrated anew."
     )
     figures = (Figure("modularity", caption, panels),) if panels else ()
     tables = (_experts_table(run, facts), *run.study_tables("modularity"))
@@ -62,7 +63,7 @@ def growth_panels(by_name: dict[str, Summary], base: float | None) -> tuple[Pane
     return (Panel(title, "number of experts", "accuracy", tuple(lines)),)
 
 
-def _heat_map(facts: Summary) -> tuple[Panel, ...]:
+def _heat_map(facts: Summary, numbers: bool) -> tuple[Panel, ...]:
     rows, experts = facts.get("contributions", {}), facts.get("experts", [])[:MOST]
     if not rows or not experts:
         return ()
@@ -74,6 +75,9 @@ def _heat_map(facts: Summary) -> tuple[Panel, ...]:
         for name in whole
     )
     title = f"{at_home} of {len(whole)} domains get most from their own expert"
+    if numbers:
+        largest = max(abs(value) for row in rows.values() for value in row)
+        title = f"No expert moves the answers of a domain by more than {largest:.2g} on average"
     few = f" (the first {MOST})" if len(facts["experts"]) > MOST else ""
     return (Panel(title, f"expert{few}", "domain", grid=grid, rows=tuple(domains), columns=tuple(experts)),)
 
@@ -86,8 +90,8 @@ def _experts_table(run: RunFigures, facts: Summary) -> Table:
     for name in dict.fromkeys((*without, *described)):
         about, left = described.get(name, {}), without.get(name, {})
         shares = (base.get(name), own.get(name))
-        changes = (left.get("accuracy"), *(left.get(key) for key in ("lost", "gained", "flips")))
-        rows.append((name, about.get("dtype"), about.get("examples"), *shares, *map(_whole, changes)))
+        counts = (_whole(left.get(key)) for key in ("lost", "gained", "flips"))
+        rows.append((name, about.get("dtype"), about.get("examples"), *shares, left.get("accuracy"), *counts))
     columns = (
         "expert",
         "stored as",
@@ -108,5 +112,5 @@ def _experts_table(run: RunFigures, facts: Summary) -> Table:
 
 
 def _whole(value: float | None) -> float | int | None:
-    """Return a count as an integer; shares and means over seeds stay as they are."""
-    return int(value) if (value is not None and value >= 1 and value == int(value)) or value == 0 else value
+    """Return a count as an integer; a mean over seeds may be none and stays as it is."""
+    return value if value is None or value != int(value) else int(value)
