@@ -15,7 +15,7 @@ import argparse
 import io
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,7 +44,11 @@ def take(arguments: argparse.Namespace) -> list[Path]:
     from playwright.sync_api import sync_playwright
 
     widths = arguments.width or [1100]
-    schemes = [name for name in ("light", "dark") if getattr(arguments, name)] or ["light"]
+    schemes: list[Literal["light", "dark"]] = []
+    if arguments.light or not arguments.dark:
+        schemes.append("light")
+    if arguments.dark:
+        schemes.append("dark")
     files = []
     arguments.out.mkdir(parents=True, exist_ok=True)
     with sync_playwright() as driver:

@@ -97,7 +97,8 @@ def measure_composing(model: Model, data: Data) -> dict[str, Any]:
         parts = model.parts_of(h, bank_id, unknown, unknown)
         predict(rule, parts, rule.weights(parts))
 
-    encode(), compose()  # the first calls load weights and calibration
+    for work in (encode, compose):
+        work()  # the first calls load weights and calibration
     pairs = [(_seconds(encode), _seconds(compose)) for _ in range(REPETITIONS)]
     backbone, composing = (median(column) for column in zip(*pairs, strict=True))
     return {
