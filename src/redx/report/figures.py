@@ -97,7 +97,7 @@ def draw_figure(figure: Figure, salt: str) -> str:
 
 def _head(panel: Panel) -> tuple[str, float]:
     """Return title and legend of a panel as SVG, and their height in points."""
-    lines = textwrap.wrap(panel.title, 50)
+    lines = textwrap.wrap(panel.title, 44)
     texts = [
         f'<text x="4" y="{14 + 14 * number}" class="title">{escape(line)}</text>' for number, line in enumerate(lines)
     ]

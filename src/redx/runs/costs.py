@@ -128,9 +128,12 @@ def _kept(folder: Path, experts: int) -> dict[str, Any] | None:
 
 
 def _count_backbone(folder: Path) -> int:
-    """Return the number of parameters in the files of a language model."""
+    """Return the number of parameters in the files of a language model; 0 where a file beside them cannot be read."""
     count = 0
     for path in sorted(folder.glob("*.safetensors")):
-        with open_safetensors(path) as file:
-            count += sum(math.prod(shape) for _, shape in file.header.values())
+        try:
+            with open_safetensors(path) as file:
+                count += sum(math.prod(shape) for _, shape in file.header.values())
+        except RedxError:
+            return 0
     return count
