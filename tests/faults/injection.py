@@ -212,7 +212,7 @@ def run_command(words: list[str]) -> int:
     with (
         mock.patch.object(redx.cli, "app", _built_app()),
         mock.patch.object(page, "draw_figure", _draw_nothing),
-        mock.patch.object(html, "draw_figure", _draw_nothing),
+        mock.patch.object(html, "draw_panel_svg", _draw_nothing),
         mock.patch.dict(download.FILES, digests),
     ):
         try:

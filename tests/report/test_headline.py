@@ -1,4 +1,4 @@
-"""The headline of the report states gain and loss alike."""
+"""The headline of the report states gain and loss, and promises kept and broken, alike."""
 
 from __future__ import annotations
 
@@ -6,17 +6,39 @@ from typing import Any
 
 import pytest
 
-from redx.report.headline import verdict
+from helpers.reports import make_config
+from redx.report.document import RunFigures
+from redx.report.headline import four_figures, one_sentence
 
 
-@pytest.mark.parametrize(("worst", "words"), [(0.7, "0.1000 less than the base"), (0.8, "not less than the base")])
-def test_the_headline_states_a_loss_as_it_states_a_gain(worst: float, words: str) -> None:
-    def entry(mean: float) -> dict[str, Any]:
-        return {"accuracy": {"mean": mean, "low": mean - 0.01, "high": mean + 0.01}}
+def entry(mean: float, **more: Any) -> dict[str, Any]:
+    return {"accuracy": {"mean": mean, "low": mean - 0.01, "high": mean + 0.01}, **more}
 
-    red = {**entry(0.75), "certified": {"1": worst}, "noise": {"swap": {"1": 0.72}}}
-    said = " ".join(verdict({"base": entry(0.8), "red": red, "global": entry(0.755)}))
-    assert words in said
-    assert "0.0500 less than the base (0.8000)" in said
-    assert "0.0050 less than the head trained on the pooled data (0.7550; the intervals overlap)" in said
-    assert "wrong expert, 0.7200 are answered correctly" in said
+
+@pytest.mark.parametrize(("worst", "words"), [(0.7, "0.1000 less than the base"), (0.8, "no less than the base")])
+def test_the_verdict_states_a_loss_as_it_states_a_gain(worst: float, words: str) -> None:
+    red = entry(0.75, certified={"1": worst}, noise={"swap": {"1": 0.72}})
+    told = one_sentence({"base": entry(0.8), "red": red, "global": entry(0.755)})
+    assert words in told
+    assert "RED answers 0.7500" in told
+    assert "base 0.8000, all data pooled 0.7550" in told
+
+
+@pytest.mark.parametrize(
+    ("harm", "low", "state", "word"),
+    [(0.009, 0.005, "good", "kept"), (0.012, 0.008, "good", "sampling error"), (0.03, 0.02, "bad", "broken")],
+)
+def test_a_broken_promise_is_told(harm: float, low: float, state: str, word: str) -> None:
+    risk = {"alpha": 0.01, "confidence": None, "harm": {"mean": harm, "low": low, "high": 0.05}}
+    red = entry(0.9, certified={"1": 0.8}, noise={"swap": {"1": 0.85}}, risk=risk)
+    tiles = four_figures(RunFigures("run", make_config(), {"rules": {"base": entry(0.8), "red": red}}))
+    assert [tile.values[0][1] for tile in tiles] == ["0.9000", "0.8500", "0.8000", f"{harm:.4f}"]
+    assert tiles[3].state == state
+    assert "≤ 0.01" in tiles[3].note
+    assert word in tiles[3].note
+
+
+def test_a_run_without_a_promise_promises_nothing() -> None:
+    (*_, tile) = four_figures(RunFigures("run", make_config(), {"rules": {"base": entry(0.8), "red": entry(0.9)}}))
+    assert (tile.values, tile.state) == ((("", "—"),), "")
+    assert "no promise" in tile.note

@@ -56,6 +56,7 @@ def _run_command(task: Task) -> Any:
         assignments: list[str] | None,
         all_banks: bool,
         brief: bool,
+        track: str | None,
         as_json: bool,
         **values: Any,
     ) -> None:
@@ -64,7 +65,7 @@ def _run_command(task: Task) -> Any:
 
         changes = {name: _plain(value) for name, value in values.items() if value is not None}
         finished = pipeline.run(
-            task.name, preset, seeds=seed, out=out, run=banks, assignments=assignments or (), **changes
+            task.name, preset, seeds=seed, out=out, run=banks, assignments=assignments or (), track=track, **changes
         )
         if as_json:
             return print_json(finished.summary)
@@ -87,6 +88,12 @@ def _run_command(task: Task) -> Any:
         ),
         _parameter("all_banks", Annotated[bool, typer.Option("--all", help="print every rule with every bank")], False),
         _parameter("brief", Annotated[bool, typer.Option("--brief", help="print six figures")], False),
+        _parameter(
+            "track",
+            Annotated[
+                str | None, typer.Option(metavar="tensorboard", help="write training curves into the folder track")
+            ],
+        ),
         _parameter("as_json", AsJson, False),
     ]
     parameters = [*common, *(_option_parameter(task, option.keyword) for option in chosen)]

@@ -5,106 +5,59 @@ from __future__ import annotations
 import io
 import math
 import re
-from typing import TYPE_CHECKING, Any
+import textwrap
+from functools import lru_cache
+from typing import Any
+from xml.sax.saxutils import escape
 
 from redx.report.content import Figure, Panel
+from redx.report.panels import INK, WIDTH, draw_panel, legend_of, panel_height
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-# The palette of Okabe and Ito, safe for colour-blind readers; a rule has the same colour in every figure.
-COLOURS = {
-    "base": "#7d8590",
-    "red": "#d55e00",
-    "sum": "#e69f00",
-    "moe": "#1279b8",
-    "global": "#009e73",
-    "uniform": "#56b4e9",
-    "oracle": "#cc79a7",
-}
-MORE = ["#9a6b3f", "#a89a00", "#8e6bbf"]  # for lines that are not rules, when the colours above are used up
-INK = "#010203"  # drawn in this colour, which is then replaced by the text colour of the page
 STYLE: dict[Any, Any] = {
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
     "grid.color": INK,
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.7, "axes.titlesize": 10},
-    **{"axes.grid": True, "grid.alpha": 0.15, "grid.linewidth": 0.7, "axes.axisbelow": True, "font.size": 9},
+    **{"axes.grid": True, "grid.alpha": 0.15, "grid.linewidth": 0.7, "axes.axisbelow": True, "font.size": 9.5},
     **{"axes.titleweight": "bold", "axes.titlelocation": "left", "legend.frameon": False, "image.cmap": "cividis"},
     **{"svg.fonttype": "none", "text.parse_math": False},  # names from users are not formulas
 }
+GAP = 18  # points between panels
 ALONE = (  # style of a figure that is a file of its own, where no page sets the text colour
-    "<style>svg{color:#1d2127}text{font-family:system-ui,sans-serif!important}*{stroke-linejoin:round}"
+    "<style>svg{color:#1d2127;fill:currentColor;font:9px system-ui,sans-serif}*{stroke-linejoin:round}"
+    "text{font-family:system-ui,sans-serif!important}.title{font-size:11px;font-weight:600}"
     "@media(prefers-color-scheme:dark){svg{color:#e4e6ea}}</style>"
 )
 
 
-def line_colours(figure: Figure) -> dict[str, str]:
-    """Return the colour of every line of a figure.
+def draw_panel_svg(figure: Figure, panel: Panel, salt: str) -> str:
+    """Return one panel of a figure as SVG, without its title and legend, which the page writes.
 
     Parameters
     ----------
     figure
-        The figure.
-
-    Returns
-    -------
-    dict
-        CSS colours by the name of the line: the colour of the rule, the text colour for other dashed lines, and for
-        the remaining lines colours that the figure does not use yet.
-    """
-    lines = {line.name: line for panel in figure.panels for line in panel.lines}
-    others = [name for name, line in lines.items() if name not in COLOURS and not line.dashed]
-    free = [colour for name, colour in COLOURS.items() if name not in lines and name != "base"] + MORE
-    chosen = {name: free[index % len(free)] for index, name in enumerate(others)}
-    return {name: COLOURS.get(name) or chosen.get(name, "currentColor") for name in lines}
-
-
-def legend_lines(figure: Figure) -> list[tuple[str, bool]]:
-    """Return the entries of the legend of a figure: distinct names of lines, and whether the line is dashed."""
-    return list({line.name: line.dashed for panel in figure.panels for line in panel.lines}.items())
-
-
-def draw_figure(figure: Figure, salt: str, only: Panel | None = None) -> str:
-    """Return a figure as SVG.
-
-    Parameters
-    ----------
-    figure
-        The figure to draw.
+        The figure, whose panels of the same quantity share an axis.
+    panel
+        The panel to draw.
     salt
         Text from which the ids in the SVG are made, so that they are unique in a page.
-    only
-        The panel to draw, without a legend and for a page; None for the whole figure as a file of its own.
 
     Returns
     -------
     str
-        The SVG element.
+        The SVG element, without width and height.
     """
+    return _draw(panel, _common_range(panel, figure), f"{salt}/{figure.panels.index(panel)}")
+
+
+@lru_cache(maxsize=512)  # a panel stands in the page and in the file of its figure
+def _draw(panel: Panel, y_range: tuple[float, float] | None, salt: str) -> str:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
-    from matplotlib.lines import Line2D
 
-    panels = figure.panels if only is None else (only,)
-    columns = max(1, min(3, len(panels)))
-    rows = max(1, math.ceil(len(panels) / columns))
-    size = (4.8, 2.8) if len(figure.panels) == 1 else (3.6 * columns, 2.8 * rows)
-    colours = {name: colour.replace("currentColor", INK) for name, colour in line_colours(figure).items()}
-    salted = f"{salt}/{'' if only is None else figure.panels.index(only)}"
-    style: dict[Any, Any] = {**STYLE, "svg.hashsalt": salted}
+    style: dict[Any, Any] = {**STYLE, "svg.hashsalt": salt}
     with matplotlib.rc_context(style):
-        canvas = Canvas(figsize=size, layout="constrained")
-        all_axes = list(canvas.subplots(rows, columns, squeeze=False).flat)
-        for axes, panel in zip(all_axes, panels, strict=False):
-            _draw_panel(axes, panel, colours, figure)
-        for axes in all_axes[len(panels) :]:
-            axes.set_axis_off()
-        if only is None and colours:
-            entries = [
-                Line2D([], [], color=colours[name], linestyle="--" if dashed else "-", label=name)
-                for name, dashed in legend_lines(figure)
-            ]
-            canvas.legend(handles=entries, loc="outside lower center", ncols=min(len(entries), 2 + 2 * columns))
+        canvas = Canvas(figsize=(WIDTH, panel_height(panel)), layout="constrained")
+        draw_panel(canvas.subplots(), panel, y_range)
         buffer = io.BytesIO()
         canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     # Remove the XML prologue, metadata with URLs, styles that would apply to the whole page, and unused ids.
@@ -112,35 +65,61 @@ def draw_figure(figure: Figure, salt: str, only: Panel | None = None) -> str:
     svg = re.sub(r"(?s)^.*?(?=<svg)|<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", svg)
     svg = re.sub(r'<g id="[^"]*"', "<g", svg).replace(INK, "currentColor")
     head, _, body = svg.partition(">")
-    if only is None:
-        return f"{head}>{ALONE}{body}"
     return re.sub(r' (width|height|version|xmlns(:xlink)?)="[^"]*"', "", head) + f">{body}"  # the page sets the size
 
 
-def _draw_panel(axes: Axes, panel: Panel, colours: dict[str, str], figure: Figure) -> None:
-    """Draw a panel; `figure` gives the range of the y axis, which panels of the same quantity share."""
-    if panel.grid:
-        import numpy
+def draw_figure(figure: Figure, salt: str) -> str:
+    """Return a whole figure as the SVG of a file of its own: the panels in two columns, with titles and legends.
 
-        surface = numpy.array(panel.grid, dtype=float)  # a missing value is None in JSON and NaN here
-        axes.grid(False)
-        picture = axes.imshow(surface, origin="lower", extent=panel.extent, aspect="auto", interpolation="nearest")
-        low, high = numpy.nanmin(surface), numpy.nanmax(surface)
-        picture.set_clim(low, high if high > low else low + 1)  # a constant surface gets the lowest colour
-        axes.figure.colorbar(picture, ax=axes).outline.set_visible(False)  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-    for index, line in enumerate(panel.lines):
-        style: dict[str, Any] = {"linestyle": (0, (3, 2)), "zorder": 4} if line.dashed else {"zorder": 3 - index / 100}
-        if len(line.x) <= 12 and not line.dashed:
-            style |= {"marker": "o", "markersize": 3 + index / 3}
-        # Later lines are wider and lie below the earlier ones, so that curves that coincide stay visible.
-        axes.plot(line.x, line.y, color=colours[line.name], linewidth=1.6 + 0.3 * index * (not line.dashed), **style)
-    values = [y for other in figure.panels if other.y == panel.y for line in other.lines for y in line.y]
-    values = [y for y in values if y is not None and math.isfinite(y)]
-    if values and not panel.grid:  # panels of the same quantity have the same scale, so that readers can compare them
-        margin = 0.05 * (max(values) - min(values)) or 0.05
-        axes.set_ylim(min(values) - margin, max(values) + margin)
-    if panel.log_x:
-        axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # plain numbers, not powers of ten
-        axes.xaxis.set_minor_formatter(lambda value, _: "")
-    axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y)
+    Parameters
+    ----------
+    figure
+        The figure to draw.
+    salt
+        Text from which the ids in the SVG are made.
+    """
+    columns = max(1, min(2, len(figure.panels)))
+    width, y, pieces = 72 * WIDTH, 0.0, []
+    for start in range(0, len(figure.panels), columns):
+        row = figure.panels[start : start + columns]
+        heads = [_head(panel) for panel in row]
+        top = max(height for _, height in heads)
+        for column, (panel, (head, _)) in enumerate(zip(row, heads, strict=True)):
+            x = column * (width + GAP)
+            drawn = draw_panel_svg(figure, panel, salt).replace("<svg", "", 1)
+            box = f'x="{x}" y="{y + top}" width="{width}" height="{72 * panel_height(panel)}"'
+            pieces.append(f'<g transform="translate({x} {y})">{head}</g><svg {box}{drawn}')
+        y += top + 72 * max(map(panel_height, row)) + GAP
+    whole = f"0 0 {columns * (width + GAP) - GAP} {max(y - GAP, 1)}"
+    names = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    return f'<svg {names} viewBox="{whole}">{ALONE}{"".join(pieces)}</svg>'
+
+
+def _head(panel: Panel) -> tuple[str, float]:
+    """Return title and legend of a panel as SVG, and their height in points."""
+    lines = textwrap.wrap(panel.title, 44)
+    texts = [
+        f'<text x="4" y="{14 + 14 * number}" class="title">{escape(line)}</text>' for number, line in enumerate(lines)
+    ]
+    height, x = 8.0 + 14 * len(lines), 4.0
+    entries = legend_of(panel)
+    for label, colour, dashed in entries:
+        colour = colour.replace(INK, "currentColor")
+        dash = ' stroke-dasharray="5 3"' if dashed else ""
+        texts.append(f'<path d="M{x} {height + 6}h16" stroke="{colour}" stroke-width="3"{dash}/>')
+        texts.append(f'<text x="{x + 20}" y="{height + 9}">{escape(label)}</text>')
+        x += 34 + 5.5 * len(label)
+        if x > 72 * WIDTH - 60:
+            height, x = height + 14, 4.0
+    return "".join(texts), height + (16 if entries else 0)
+
+
+def _common_range(panel: Panel, figure: Figure) -> tuple[float, float] | None:
+    """Return the range of the y axis, which panels of the same quantity share, so that readers can compare them."""
+    same = [other for other in figure.panels if (other.y, other.log_x) == (panel.y, panel.log_x)]
+    others = [other for other in same if not other.rows and not other.grid]
+    values = [y for other in others for line in other.lines for y in line.y if y is not None and math.isfinite(y)]
+    if not values or panel.rows or panel.grid:
+        return None
+    margin = 0.05 * (max(values) - min(values)) or 0.05
+    return min(values) - margin, max(values) + margin

@@ -1,93 +1,8 @@
-"""The headline of a report: the main figures of a run, and sentences that compare them with the base."""
+"""The headline of a report: one sentence of verdict, and the four figures that carry it."""
 
 from __future__ import annotations
 
-from redx.report.tables import Summary, format_value
-
-
-def main_figures(rules: Summary) -> dict[str, float | None]:
-    """Return the main figures of a run.
-
-    Parameters
-    ----------
-    rules
-        The section `rules` of summary.json.
-
-    Returns
-    -------
-    dict
-        Accuracies by their name in the report; None if the run does not have the rule.
-    """
-
-    def accuracy(name: str) -> float | None:
-        return rules[name]["accuracy"]["mean"] if name in rules else None
-
-    red = rules.get("red", {})
-    return {
-        "base": accuracy("base"),
-        "red": accuracy("red"),
-        "red, worst router (certified ε=1)": red.get("certified", {}).get("1"),
-        "red, always a wrong expert (swap 1)": red.get("noise", {}).get("swap", {}).get("1"),
-        "sum": accuracy("sum"),
-        "global": accuracy("global"),
-        "moe": accuracy("moe"),
-    }
-
-
-def verdict(rules: Summary) -> list[str]:
-    """Return sentences that compare RED with the base, with and without routing errors.
-
-    Parameters
-    ----------
-    rules
-        The section `rules` of summary.json.
-
-    Returns
-    -------
-    list of str
-        The sentences. They describe `moe` if the run has no main bank of residual experts.
-    """
-    name = next((name for name in ("red", "moe") if name in rules), None)
-    if name is None or "base" not in rules:
-        return ["This run lacks the base, or both `red` and `moe`, so there is no composed model to compare."]
-    rule, base = rules[name], rules["base"]
-    subject, sentences = "RED", []
-    if name == "moe":
-        subject = "The mixture of experts (`moe`)"
-        sentences.append("This run has no main bank of residual experts, so it has no figures for RED.")
-    references = {"base": "the base", "global": "the head trained on the pooled data"}
-    gaps = " and ".join(_compare(rule, rules[other], words) for other, words in references.items() if other in rules)
-    accuracy = format_value(rule["accuracy"]["mean"])
-    sentences.append(f"{subject} answers {accuracy} of the test questions correctly: {gaps}.")
-    swapped, worst = rule.get("noise", {}).get("swap", {}).get("1"), rule.get("certified", {}).get("1")
-    wrong_router = []
-    if swapped is not None:
-        share = format_value(swapped)
-        wrong_router.append(f"If the router always chooses a wrong expert, {share} are answered correctly.")
-    if worst is None:
-        return sentences + wrong_router
-    wrong_router.append(
-        f"With the worst possible router, {format_value(worst)} are answered correctly (certified at ε = 1)."
-    )
-    loss = base["accuracy"]["mean"] - worst
-    if loss > 0:
-        gap = f"{format_value(loss)} less than the base"
-        conclusion = f"This is {gap}, so some routers bring the accuracy below that of the base."
-    else:
-        conclusion = "This is not less than the base, so no router can bring the accuracy below that of the base."
-    return [*sentences, " ".join(wrong_router), conclusion]
-
-
-def _compare(rule: Summary, other: Summary, other_name: str) -> str:
-    """Return the difference of two accuracies in words."""
-    own, reference = rule["accuracy"], other["accuracy"]
-    value = format_value(reference["mean"])
-    gap = own["mean"] - reference["mean"]
-    if gap == 0:
-        return f"the same as {other_name} ({value})"
-    apart = own["low"] > reference["high"] or own["high"] < reference["low"]
-    overlap = "" if apart else "; the intervals overlap"
-    return f"{format_value(abs(gap))} {'more' if gap > 0 else 'less'} than {other_name} ({value}{overlap})"
+from redx.report.document import RunFigures, Summary, Tile
 
 
 def one_sentence(rules: Summary) -> str:
@@ -116,3 +31,64 @@ def one_sentence(rules: Summary) -> str:
         kept = "on average" if promise["confidence"] is None else f"with probability {promise['confidence']:g}"
         cost += f" (promised: at most {promise['alpha']:.4g} less, {kept})"
     return f"{sentence}; under the worst router it answers {worst:.4f}, {cost}."
+
+
+def four_figures(run: RunFigures) -> tuple[Tile, ...]:
+    """Return the figures that carry the verdict: clean, wrong expert, any router, and the risk promised and kept.
+
+    Parameters
+    ----------
+    run
+        The figures of a run; where it lacks one, its tile says so.
+    """
+    main = run.main
+    if main is None:
+        return ()
+    return (
+        Tile("clean", ((("", _figure(run.accuracy(main)))),), _beside(run.accuracy("base"), run.accuracy("global"))),
+        Tile("always a wrong expert", (("", _figure(run.misrouted(main))),), _against(run, "misrouted")),
+        Tile("any router", (("", _figure(run.certified(main))),), _against(run, "certified")),
+        risk_tile(run),
+    )
+
+
+def risk_tile(run: RunFigures) -> Tile:
+    """Return the tile of the risk: the harm that was promised at most, and the harm on the test split."""
+    figures = run.rules.get(run.main or "", {})
+    promise = figures.get("risk")
+    if promise is None:
+        harm = figures.get("worst_harm")
+        note = "no promise in this run" if harm is None else "harm of the worst router; no promise in this run"
+        return Tile("risk", (("", _figure(harm)),), note)
+    harm, alpha = promise["harm"], promise["alpha"]
+    state, word = risk_state(harm["mean"], harm["low"], alpha)
+    return Tile("harm of the worst router", (("", _figure(harm["mean"])),), f"promised ≤ {alpha:.4g}: {word}", state)
+
+
+def risk_state(mean: float, low: float, alpha: float) -> tuple[str, str]:
+    """Return `good` or `bad`, and a word, for a measured harm with the lower end of its interval and its bound.
+
+    Examples
+    --------
+    >>> risk_state(0.009, 0.006, 0.01), risk_state(0.012, 0.009, 0.01)[1], risk_state(0.03, 0.02, 0.01)[0]
+    (('good', 'kept'), 'within sampling error', 'bad')
+    """
+    if mean <= alpha:
+        return "good", "kept"
+    return ("good", "within sampling error") if low <= alpha else ("bad", "broken")
+
+
+def _figure(value: float | None) -> str:
+    return "—" if value is None else f"{value:.4f}"
+
+
+def _beside(base: float | None, pooled: float | None) -> str:
+    pairs = {"base": base, "pooled": pooled}
+    return ", ".join(f"{name} {_figure(value)}" for name, value in pairs.items() if value is not None)
+
+
+def _against(run: RunFigures, kind: str) -> str:
+    """Return the same figure of the mixture of experts, which has no base to fall back on, and the base."""
+    value = getattr(run, kind)("moe") if run.main == "red" else None
+    pairs = {"base": run.accuracy("base"), "MoE": value}
+    return ", ".join(f"{name} {_figure(number)}" for name, number in pairs.items() if number is not None)

@@ -6,26 +6,25 @@ import importlib.resources
 import re
 from typing import TYPE_CHECKING
 
-from redx.report.content import Table
-from redx.report.figures import draw_figure, legend_lines, line_colours
-from redx.report.sections import RunReport
+from redx.report.document import Report
+from redx.report.figures import draw_panel_svg
+from redx.report.markdown import Files
+from redx.report.panels import INK, legend_of
 from redx.report.tables import format_value, glossary, numeric_columns
 
 if TYPE_CHECKING:
     from markupsafe import Markup
 
 
-def to_html(title: str, chapters: list[RunReport], compared: Table | None) -> str:
-    """Return the report as HTML.
+def to_html(report: Report, files: Files) -> str:
+    """Return a report as HTML.
 
     Parameters
     ----------
-    title
-        Title of the page.
-    chapters
-        The content of the runs.
-    compared
-        The table that compares several runs; None for a single run.
+    report
+        The content.
+    files
+        Paths of the figures, from which ids that are unique in the page are made.
 
     Returns
     -------
@@ -40,13 +39,12 @@ def to_html(title: str, chapters: list[RunReport], compared: Table | None) -> st
         "show": format_value,
         "mark": _mark,
         "numeric_columns": numeric_columns,
-        "colours": line_colours,
-        "legend": legend_lines,
+        "legend": legend_of,
+        "css": lambda colour: "currentColor" if colour == INK else colour,
     }
-    environment.globals |= {"draw": lambda figure, salt, panel: Markup(draw_figure(figure, salt, panel))}
+    environment.globals |= {"draw": lambda figure, panel: Markup(draw_panel_svg(figure, panel, files[figure]))}
     source = importlib.resources.files("redx.report").joinpath("report.html.j2").read_text(encoding="utf-8")
-    template = environment.from_string(source)
-    return template.render(title=title, chapters=chapters, compared=compared, glossary=glossary())
+    return environment.from_string(source).render(report=report, glossary=glossary())
 
 
 def _mark(text: str) -> Markup:
@@ -54,4 +52,4 @@ def _mark(text: str) -> Markup:
     from markupsafe import Markup, escape
 
     safe = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-    return Markup(re.sub(r"^([\d.]+) (\[[\d., ]+\])$", r"\1 <small>\2</small>", safe))
+    return Markup(re.sub(r"^([-+−]?[\d.]+) (\[[-+−\d., ]+\])$", r"\1 <small>\2</small>", safe))

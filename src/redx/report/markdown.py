@@ -6,23 +6,19 @@ import re
 from collections.abc import Iterable
 
 from redx.report.content import Figure, Table
-from redx.report.sections import RunReport
+from redx.report.document import Report, Section
 from redx.report.tables import format_value, glossary, numeric_columns
 
-Files = dict[tuple[str, Figure], str]  # by run and figure, the path of the SVG file relative to the page
+Files = dict[Figure, str]  # by figure, the path of the SVG file relative to the page
 
 
-def to_markdown(title: str, chapters: list[RunReport], compared: Table | None, files: Files) -> str:
-    """Return the report as Markdown.
+def to_markdown(report: Report, files: Files) -> str:
+    """Return a report as Markdown.
 
     Parameters
     ----------
-    title
-        Title of the page.
-    chapters
-        The content of the runs.
-    compared
-        The table that compares several runs; None for a single run.
+    report
+        The content.
     files
         Paths of the figures.
 
@@ -31,25 +27,54 @@ def to_markdown(title: str, chapters: list[RunReport], compared: Table | None, f
     str
         The text. All names from data and settings are escaped.
     """
-    lines = [f"# {_escape(title)}", "", *(_table_lines(compared) if compared else ())]
-    heading = "###" if compared else "##"
-    for run in chapters:
-        lines += [f"## {_escape(run.label)}", ""] if compared else []
-        lines += [*(f"- {_escape(name)}: {_escape(value)}" for name, value in run.facts.items()), ""]
-        lines += [" ".join(map(_escape, run.headline)), ""]
-        for section in run.sections:
-            lines += [f"{heading} {_escape(section.title)}", ""]
-            for figure in section.figures:
-                lines += [f"![{_escape(figure.caption)}]({files[run.label, figure]})", ""]
-            for table in section.tables:
-                lines += _table_lines(table)
-        lines += [f"{heading} Reproduce", "", f"    {run.command}", ""]
-        if run.changed:
-            lines += [f"Settings that differ from the preset: {', '.join(run.changed)}; see config.json.", ""]
+    lines = [f"# {_escape(report.title)}", "", f"**{_escape(report.verdict)}**", "", *_tile_lines(report)]
+    for section in report.sections:
+        lines += _section_lines(section, files, "##")
+    if report.appendix:
+        lines += ["## Appendix", ""]
+    for section in report.appendix:
+        lines += _section_lines(section, files, "###")
+    lines += ["## Reproduce", ""]
+    for source in report.sources:
+        lines += [f"### {_escape(source.label)}", ""] if len(report.sources) > 1 else []
+        lines += [*(f"- {_escape(name)}: {_escape(value)}" for name, value in source.facts.items()), ""]
+        lines += [f"    {source.command}", ""]
+        if source.changed:
+            lines += [f"Settings that differ from the preset: {', '.join(source.changed)}; see config.json.", ""]
     lines += ["## Glossary", ""]
     for table in glossary():
         lines += _table_lines(table)
     return "\n".join(lines)
+
+
+def _tile_lines(report: Report) -> list[str]:
+    """Return the tiles as a table with one column each."""
+    if not report.tiles:
+        return []
+    labels = [label for label, _ in report.tiles[0].values]
+    rows = [(label, *(tile.values[index][1] for tile in report.tiles)) for index, label in enumerate(labels)]
+    if any(tile.note for tile in report.tiles):
+        rows.append(("", *(tile.note for tile in report.tiles)))
+    return list(_table_lines(Table("", ("", *(tile.name for tile in report.tiles)), tuple(rows))))
+
+
+def _section_lines(section: Section, files: Files, heading: str) -> list[str]:
+    """Return a section; what the page folds away stands in <details>, which shows up in many renderers."""
+    lines = [f"{heading} {_escape(section.title)}", ""]
+    lines += [f"*{_escape(section.question)}*", ""] if section.question else []
+    lines += [_escape(section.answer), ""] if section.answer else []
+    lines += _contents(section.figures, section.tables, files)
+    folded = _contents(section.more_figures, section.more_tables, files)
+    return [*lines, "<details><summary>Numbers</summary>", "", *folded, "</details>", ""] if folded else lines
+
+
+def _contents(figures: tuple[Figure, ...], tables: tuple[Table, ...], files: Files) -> list[str]:
+    lines = []
+    for figure in figures:
+        findings = "; ".join(panel.title for panel in figure.panels if panel.title)
+        lines += [f"**{_escape(findings)}**", ""] if findings else []
+        lines += [f"![{_escape(figure.caption)}]({files[figure]})", "", _escape(figure.caption), ""]
+    return lines + [line for table in tables for line in _table_lines(table)]
 
 
 def _table_lines(table: Table) -> Iterable[str]:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from redx.errors import RedxError
 from redx.io.files import write_bytes
-from redx.report.content import Table
+from redx.report.document import Report
 from redx.report.figures import draw_figure
 from redx.report.html import to_html
 from redx.report.markdown import Files, to_markdown
-from redx.report.sections import RunReport
 
 
 def check_packages() -> None:
@@ -22,17 +21,15 @@ def check_packages() -> None:
         raise RedxError(f"The report needs {' and '.join(missing)}; install with: pip install 'redx[report]'.")
 
 
-def publish(chapters: list[RunReport], page: Path, title: str) -> Path:
-    """Write the report of one run, or a page that compares several runs.
+def publish(report: Report, page: Path) -> Path:
+    """Write a report.
 
     Parameters
     ----------
-    chapters
-        The content of the runs, one or more.
+    report
+        The content.
     page
         The HTML file to write; the Markdown file and the folder `figures` are written to the same folder.
-    title
-        Title of the page.
 
     Returns
     -------
@@ -40,18 +37,19 @@ def publish(chapters: list[RunReport], page: Path, title: str) -> Path:
         The HTML file.
     """
     check_packages()
-    comparison = Table("", ("run", *chapters[0].main), tuple((run.label, *run.main.values()) for run in chapters))
-    compared = comparison if len(chapters) > 1 else None
     files: Files = {}
-    for index, run in enumerate(chapters):
-        for figure in (figure for section in run.sections for figure in section.figures):
-            stem = slug(f"{run.label}-{figure.name}") if compared else slug(figure.name)
-            while f"figures/{stem}.svg" in files.values():  # different names may give the same file name
-                stem += f"-{index}"
-            files[run.label, figure] = f"figures/{stem}.svg"
-            write_bytes(page.parent / "figures" / f"{stem}.svg", draw_figure(figure, stem).encode())
-    write_bytes(page.with_suffix(".md"), to_markdown(title, chapters, compared, files).encode())
-    write_bytes(page, to_html(title, chapters, compared).encode())
+    for index, figure in enumerate(
+        figure
+        for section in (*report.sections, *report.appendix)
+        for figure in (*section.figures, *section.more_figures)
+    ):
+        stem = slug(figure.name)
+        while f"figures/{stem}.svg" in files.values():  # different names may give the same file name
+            stem += f"-{index}"
+        files[figure] = f"figures/{stem}.svg"
+        write_bytes(page.parent / "figures" / f"{stem}.svg", draw_figure(figure, files[figure]).encode())
+    write_bytes(page.with_suffix(".md"), to_markdown(report, files).encode())
+    write_bytes(page, to_html(report, files).encode())
     return page
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from redx.composition import noise
 from redx.composition.rules import RULES, RuleId
 from redx.config import RunConfig
 from redx.report.content import Table
+from redx.report.document import Summary
 
 Cell = str | float | int | None
-Summary = dict[str, Any]  # summary.json, or a part of it
 
 
 def name_banks(config: RunConfig, rules: Summary) -> Summary:
@@ -88,7 +87,7 @@ def domains_table(rules: Summary, order: Sequence[str]) -> Table:
     present = {domain: None for entry in rules.values() for domain in entry.get("per_domain", {})}
     domains = list(dict.fromkeys([*(domain for domain in order if domain in present), *present]))
     rows = ((name, *(entry.get("per_domain", {}).get(domain) for domain in domains)) for name, entry in rules.items())
-    return Table("", ("rule", *domains), tuple(rows))
+    return Table("Accuracy by domain", ("rule", *domains), tuple(rows) if domains else ())
 
 
 def classes_table(rules: Summary) -> Table:
@@ -96,7 +95,7 @@ def classes_table(rules: Summary) -> Table:
     classes = list(dict.fromkeys(label for entry in rules.values() for label in entry.get("per_class", {})))
     rows = ((name, *(entry["per_class"][label]["f1"] for label in classes)) for name, entry in rules.items())
     note = "Precision, recall and the confusion matrix of every rule and seed are in results.jsonl."
-    return Table("", ("rule", *classes), tuple(rows) if 0 < len(classes) <= 20 else (), note)
+    return Table("F1 by class", ("rule", *classes), tuple(rows) if 0 < len(classes) <= 20 else (), note)
 
 
 def noise_area_table(rules: Summary) -> Table:
@@ -113,7 +112,7 @@ def cost_table(cost: Summary) -> Table:
     memory = [("peak memory", f"{cost['peak_memory_mb']:,.0f}", "MB")] if "peak_memory_mb" in cost else []
     sizes = [(part, format_value(value), "parameters") for part, value in cost.get("parameters", {}).items()]
     rows = (*seconds, *memory, *sizes)
-    return Table("", ("stage or part", "amount", "unit"), rows, "Seconds are summed over the seeds.")
+    return Table("Stages and parts", ("stage or part", "amount", "unit"), rows, "Seconds are summed over the seeds.")
 
 
 def glossary() -> tuple[Table, ...]:
@@ -147,6 +146,6 @@ def format_value(value: Cell) -> str:
 
 def numeric_columns(table: Table) -> list[bool]:
     """Return for every column of a table whether all its cells are numbers, which are aligned to the right."""
-    number = re.compile(r"—|[-+]?\d[\d.,]*(e[-+]\d+)?( \[.*)?")
+    number = re.compile(r"—|[-+−]?\d[\d.,]*(e[-+]\d+)?( \[.*)?")
     columns = range(len(table.columns))
     return [all(number.fullmatch(format_value(row[column])) for row in table.rows) for column in columns]

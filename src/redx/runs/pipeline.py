@@ -11,7 +11,7 @@ import math
 import os
 import resource
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -40,10 +40,13 @@ from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
 from redx.report.content import Study
 from redx.report.page import check_packages
+from redx.runs.costs import describe_cost
+from redx.runs.facts import compare_answers, describe_experts
 from redx.runs.folder import SeedFolder, load, load_seed, lock_run
 from redx.runs.parts import StoredParts, are_complete, read_parts, write_parts
 from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
+from redx.runs.tracking import check_tracker, recorder_of
 from redx.runs.transaction import Transaction, edit
 from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import train_decomposer
@@ -52,6 +55,7 @@ from redx.training.base import train_base
 from redx.training.datasets import SharedData, expert_datasets, select_shared, split_validation
 from redx.training.experts import train_experts
 from redx.training.features import EmbeddedSplits, embed_split, embed_splits
+from redx.training.recording import recording
 from redx.training.router import train_router
 
 log = logging.getLogger("redx")
@@ -91,6 +95,7 @@ def run(
     seeds: Sequence[int] | None = None,
     out: str | os.PathLike[str] | None = None,
     assignments: Sequence[str] = (),
+    track: str | None = None,
     **changes: Any,
 ) -> Run:
     """Run a task from data to report; an interrupted run continues with the same call and gives the same numbers.
@@ -107,6 +112,8 @@ def run(
         The run folder; `runs/TASK` by default.
     assignments
         Settings by their dotted names, such as `base.trunk.depth=3`.
+    track
+        `tensorboard`: write training curves into the folder `track` of the run, which changes no figure.
     **changes
         Settings that differ from the preset, as `redx.runs.presets.configure` takes them.
 
@@ -123,6 +130,7 @@ def run(
     1.0
     """
     check_packages()
+    check_tracker(track)
     config = configure(task, preset, assignments, seeds=seeds, **changes)
     if config.device == "cuda" and not torch.cuda.is_available():
         raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
@@ -135,7 +143,10 @@ def run(
             _, calibration = split_validation(data[seed], config.ownership.calibration, seed)
             supported_risk(config.risk, len(calibration), config.confidence, tell=False)
     with lock_run(folder, config), _use_threads(config.threads):
-        seconds = {seed: train_seed(config, data[seed], seed, folder / f"seed-{seed}") for seed in config.seeds}
+        seconds = {}
+        for seed in config.seeds:
+            with recording(recorder_of(track, folder, seed)):
+                seconds[seed] = train_seed(config, data[seed], seed, folder / f"seed-{seed}")
         return _conclude(config, folder, data, seconds, start)
 
 
@@ -253,6 +264,8 @@ def _conclude(
         for stage in stage_seconds[config.seeds[0]]
     }
     seconds |= {"evaluation": evaluated - began, "study": time.perf_counter() - evaluated}
+    hashes = {seed: {name: getattr(data[seed], name).digest() for name in SPLITS} for seed in data}
+    model = load_seed(folder / f"seed-{config.seeds[0]}", config)
     summary = {
         "schema": 1,
         "task": config.task,
@@ -268,15 +281,16 @@ def _conclude(
         "domains": list(first.domains),
         "rules": _with_risk(summarise(rows, config.main, len(first.test)), config, folder, len(first.test)),
         "router": {"accuracy": fmean(_router_accuracy(stored.banks) for stored in parts.values())},
+        **compare_answers(config, parts, [hashes[seed]["test"] for seed in config.seeds]),
+        "experts": describe_experts(model),
         "study": study.facts if study else {},
         "cost": {
             "seconds": {**seconds, "total": sum(seconds.values())},
             "wall_seconds": time.perf_counter() - start,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            "parameters": _count_parameters(load_seed(folder / f"seed-{config.seeds[0]}", config)),
+            **describe_cost(config, folder, first, model),
         },
     }
-    hashes = {seed: {name: getattr(data[seed], name).digest() for name in SPLITS} for seed in data}
     write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
     write_bytes(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
     write_json(folder / "summary.json", summary)
@@ -328,14 +342,3 @@ def _router_accuracy(banks: Banks) -> float:
     """Return how often the largest gate is that of the example's domain."""
     parts = max(banks.values(), key=lambda parts: parts.experts)
     return float((predicted_classes(parts.gates) == parts.domains).double().mean())
-
-
-def _count_parameters(model: Model) -> dict[str, int]:
-    trained = [bank_id for bank_id in model.banks if bank_id.form != "averaged"]
-    modules: dict[str, Iterable[Tensor]] = {"base": model.base.tensors().values()}
-    modules |= {str(bank_id): model.bank(bank_id).parameters() for bank_id in trained}
-    modules |= {"router": model.router.network.parameters()} if model.router else {}
-    if model.config.has_ownership:
-        scorers = (expert.ownership(model.experts.ownership, model.base).scorer for expert in model.experts)
-        modules["ownership"] = [tensor for scorer in scorers for tensor in scorer.parameters()]
-    return {name: sum(tensor.numel() for tensor in tensors) for name, tensors in modules.items()}

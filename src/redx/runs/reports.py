@@ -6,20 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from redx.composition.comparison import correct_answers, difference_over_seeds, paired_difference
 from redx.composition.summary import read_summary
 from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.reading import exists, guarded, read_json
 from redx.report.content import Study
+from redx.report.document import RunFigures, Source
 from redx.report.page import publish
-from redx.report.sections import RunReport, describe_run
-from redx.runs.folder import read_config
+from redx.report.run_comparison import Pairs, compare_runs
+from redx.report.run_report import describe_run, describe_source
+from redx.runs.folder import DataFile, read_config
+from redx.runs.parts import read_parts
 from redx.runs.presets import reproduce
 
 
 def write_report(folder: Path, config: RunConfig, summary: dict[str, Any], study: Study | None) -> Path:
     """Write report.html, report.md and figures/*.svg into a run folder; return the path of the page."""
-    return publish([_describe(config.task, config, summary, study)], folder / "report.html", _title(config))
+    run = RunFigures(config.task, config, summary, study)
+    return publish(describe_run(run, _source(run)), folder / "report.html")
 
 
 def write_reports(folders: Sequence[Path], out: Path) -> Path:
@@ -53,9 +58,57 @@ def _write_pages(
         return write_report(folders[0], *runs[0])
     names = [folder.resolve().name for folder in folders]
     labels = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
-    reports = [_describe(label, *run) for label, run in zip(labels, runs, strict=True)]
+    figures = [RunFigures(label, *run) for label, run in zip(labels, runs, strict=True)]
     page = out if out.suffix == ".html" else out / "report.html"
-    return publish(reports, page, f"{len(reports)} runs compared")
+    pairs = pair_runs(folders, figures)
+    return publish(compare_runs(figures, [_source(run) for run in figures], pairs), page)
+
+
+def pair_runs(folders: Sequence[Path], runs: Sequence[RunFigures]) -> Pairs:
+    """Return the paired differences of every rule to the first run, for runs with the same test examples.
+
+    Parameters
+    ----------
+    folders
+        Run folders.
+    runs
+        Their figures, in the same order.
+
+    Returns
+    -------
+    dict
+        By label and rule, accuracies of the run less those of the first; seeds whose test splits differ are left out.
+    """
+    digests = [_test_digests(folder) for folder in folders]
+    pairs: Pairs = {}
+    for folder, run, known in list(zip(folders, runs, digests, strict=True))[1:]:
+        seeds = [seed for seed in known if known[seed] == digests[0].get(seed)]
+        if not seeds:
+            continue
+        by_seed = [
+            [
+                correct_answers(read_parts(path, int(seed)).banks, one.config.main)
+                for path, one in ((folder, run), (folders[0], runs[0]))
+            ]
+            for seed in seeds
+        ]
+        shared = len({known[seed] for seed in seeds}) == 1
+        rules = [name for name in by_seed[0][0] if all(name in one for pair in by_seed for one in pair)]
+        pairs[run.label] = {
+            name: paired_difference(difference_over_seeds([(own[name], first[name]) for own, first in by_seed], shared))
+            for name in rules
+            if "/" not in name
+        }
+    return pairs
+
+
+def _test_digests(folder: Path) -> dict[str, str]:
+    """Return the hashes of the test splits by seed; none where the folder lacks them or its parts."""
+    path = folder / "data.json"
+    if not exists(path):
+        return {}
+    hashes = read_json(path, DataFile, misfit="does not tell how the data were split").sha256
+    return {seed: names["test"] for seed, names in hashes.items() if exists(folder / f"seed-{seed}" / "parts")}
 
 
 def read_study(folder: Path) -> Study | None:
@@ -64,9 +117,5 @@ def read_study(folder: Path) -> Study | None:
     return read_json(path, Study, misfit="does not hold a study") if exists(path) else None
 
 
-def _describe(label: str, config: RunConfig, summary: dict[str, Any], study: Study | None) -> RunReport:
-    return describe_run(label, config, summary, study, *reproduce(config))
-
-
-def _title(config: RunConfig) -> str:
-    return f"{config.task}, {config.preset}"
+def _source(run: RunFigures) -> Source:
+    return describe_source(run, *reproduce(run.config))

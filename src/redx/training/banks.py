@@ -94,7 +94,7 @@ def train_bank(
         return -float(losses(logits[None], split.labels[None], unit))
 
     batches = [generator(seed, "batches", bank_id, name) for name in names]
-    train(bank, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: {bank_id}", score)
+    train(bank, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: {bank_id}", score, names)
     if isinstance(bank, MLPBank) and config.standardise:
         fold_standardisation(bank, mean, deviation)
     return bank
@@ -182,7 +182,8 @@ def train_scorers(config: BankConfig, datasets: Sequence[ExpertData], base: Base
         return binary_cross_entropy_with_logits(scores, labels, reduction="none").mean(1)
 
     batches = [generator(seed, "ownership batches", name) for name in names]
-    train(scorers, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: ownership")
+    sizes = [len(split) for split in own]
+    train(scorers, loss, sizes, batches, config.training, f"seed {seed}: ownership", names=names)
     return scorers
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Generator, Tensor, nn
@@ -18,6 +19,7 @@ from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.io.hardware import check_precision
 from redx.io.progress import progress
+from redx.training.recording import Watch
 
 log = logging.getLogger("redx")
 
@@ -33,6 +35,7 @@ def train(
     config: TrainingConfig,
     title: str,
     score: Score | None = None,
+    names: Sequence[str] | None = None,
 ) -> list[int]:
     """Train K learners in place.
 
@@ -53,6 +56,8 @@ def train(
         Name of the stage, for progress bars, logs and errors.
     score
         Score of a learner on validation; with `config.patience` the best state is kept and training stops early.
+    names
+        Names of the learners, for a recorder (`redx.training.recording`).
 
     Returns
     -------
@@ -78,6 +83,7 @@ def train(
     best_state = [tensor.detach().clone() for tensor in state]
     best = [-math.inf] * learners
     waited, epochs, running = [0] * learners, [0] * learners, [True] * learners
+    watch = Watch.begin(title, names, learners, config.epochs)
     with progress(title, max(total_steps)) as advance:
         for step in range(max(total_steps)):
             rows = torch.stack([shuffle.take(config.virtual_batch) for shuffle in shuffles])  # (K, B)
@@ -91,6 +97,8 @@ def train(
                         "lower its learning rate or look for NaN in the data."
                     )
                 scaler.scale(losses.sum()).backward()
+                if watch:
+                    watch.add(losses)
             if config.clip is not None:
                 scaler.unscale_(optimiser)
                 _clip_gradients(parameters, config.clip, learners)
@@ -99,10 +107,14 @@ def train(
             scaler.update()
             rates = [_rate(step / total_steps[k], config) if running[k] else 0.0 for k in range(learners)]
             _scale_step(parameters, before, rates)
+            if watch:
+                watch.step()
             for k in range(learners):
                 if not running[k] or (step + 1) % epoch_steps[k]:
                     continue
                 epochs[k] += 1
+                if watch:
+                    watch.epoch(k, epochs[k], rates[k] * config.lr, partial(score, k) if score else None)
                 if score is not None and stop_early:
                     reached = score(k)
                     waited[k] = 0 if reached > best[k] else waited[k] + 1
@@ -113,6 +125,8 @@ def train(
             advance(1)
             if not any(running):
                 break
+    if watch:
+        watch.finish()
     if stop_early:
         for k in range(learners):
             _copy_learner(best_state, state, k, learners)

@@ -34,18 +34,21 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
             tuple((rule, *row.values()) for rule, row in accuracy.items()),
             f"Share of {count} plain sentences per length with a correct answer; the decomposer is trained on 1 to 4 "
             "steps.",
+            place="performance",
         ),
         Table(
             "Language",
             ("sentences", "program correct", "answer correct (red)"),
             tuple((name, *row.values()) for name, row in language.items()),
             "Held-out templates have wordings, names and nouns that training does not use; 2 to 4 steps.",
+            place="performance",
         ),
         Table(
             "Certified chains",
             ("steps", *(f"ε = {epsilon:g}" for epsilon in EPSILONS)),
             tuple((name, *row.values()) for name, row in certified.items()),
             "Correct, and unchanged whatever share ε of the routing weight is moved at every step (red).",
+            place="stability",
         ),
         Table(
             "Error budget",
@@ -59,9 +62,9 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
         ),
     )
     lines = tuple(Line(f"{name} steps", EPSILONS, tuple(row.values())) for name, row in certified.items())
-    panel = Panel("", "ε", "certified chain accuracy", lines)
+    panel = Panel("Chains under any router", "ε", "certified chain accuracy", lines)
     caption = "Chains that stay correct whatever the router does with a share ε of its mass."
-    figure = Figure("chains", caption, (panel,))
+    figure = Figure("chains", caption, (panel,), place="stability")
     return Study(shared.facts | facts, (*tables, *shared.tables), (figure, *shared.figures))
 
 

@@ -7,10 +7,10 @@ from itertools import product
 from redx.composition.evaluation import Banks
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.data.text import unpack_texts
 from redx.models.composed import Model
 from redx.report.content import Study, Table
 from redx.tasks.studies import safety
+from redx.training.passes import count_passes
 
 RULES = ("red", "red/anchored", "sum", "moe", "uniform", "base", "global")
 
@@ -19,18 +19,15 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
     """Return the study of safety with a count of forward passes, and for `ops` the accuracy on every single step."""
     shared = safety.study(config, data, models, parts)
     passes = count_passes(config, data[config.seeds[0]])
-    note = (
-        "One pass sends one text through the frozen blocks. A loop that trains on raw text sends every example of "
-        "every epoch through them: base on the shared subset, one bank of experts, router, and once validation and "
-        "test."
-    )
-    table = Table("Forward passes through the frozen blocks", ("way", "passes"), tuple(passes.items()), note)
-    facts, tables = shared.facts | {"passes": passes}, [*shared.tables, table]
+    facts, tables = shared.facts | {"passes": passes}, list(shared.tables)
     if config.task == "ops":
         accuracies = step_accuracy(models)
         facts |= {"single_steps": accuracies}
         note = f"All {len(all_steps())} additions and subtractions of 1 to 50 with a result of 2 to 100."
-        tables.insert(0, Table("Every step of a chain", ("rule", "accuracy"), tuple(accuracies.items()), note))
+        tables.insert(
+            0,
+            Table("Every step of a chain", ("rule", "accuracy"), tuple(accuracies.items()), note, place="performance"),
+        )
     return Study(facts, tuple(tables), shared.figures)
 
 
@@ -56,12 +53,3 @@ def step_accuracy(models: dict[int, Model]) -> dict[str, float]:
             correct = sum(int(answer) == true for answer, true in zip(predicted, truth, strict=True))
             shares.setdefault(rule, []).append(correct / len(truth))
     return {rule: sum(by_seed) / len(by_seed) for rule, by_seed in shares.items()}
-
-
-def count_passes(config: RunConfig, data: Data) -> dict[str, int]:
-    """Return how many texts went through the frozen part, and how many would without cached features."""
-    texts = [text for split in (data.train, data.validation, data.test) for text in unpack_texts(split.inputs)]
-    epochs = [bank.training.epochs for bank in config.banks.values() if bank.of is None]
-    loop = config.base.training.epochs * round(config.base.share * len(data.train))
-    loop += (max(epochs) + config.router.training.epochs) * len(data.train)
-    return {"here, each distinct text once": len(set(texts)), "a loop on raw text": loop + len(texts) - len(data.train)}

@@ -36,7 +36,7 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
     if facts["unseen_labels_in_test"]:
         note += f" {facts['unseen_labels_in_test']:.1%} of test has a label that is not in train, and counts as wrong."
     columns = ("domain", "train", "validation", "test", "labels", "base", "composed", "calibration", "can be active")
-    own = Study(facts, (Table(f"Domains (seed {first})", columns, tuple(rows), note),))
+    own = Study(facts, (Table(f"Domains (seed {first})", columns, tuple(rows), note, place="performance"),))
     return risk.merge(own, risk.study(config, models, parts))
 
 

@@ -46,7 +46,7 @@ def abstention(config: RunConfig, data: dict[int, Data], models: dict[int, Model
     )
     columns = ("rate that is promised", "in-scope queries refused", "out-of-scope queries found")
     facts: dict[str, Any] = {"abstention": figures}
-    return Study(facts, (Table("Abstention", columns, rows, note),))
+    return Study(facts, (Table("Abstention", columns, rows, note, place="stability"),))
 
 
 def _figures(config: RunConfig, data: Data, model: Model, queries: Tensor) -> dict[str, float]:

@@ -82,7 +82,7 @@ def compare_routers(models: dict[int, Model], tests: dict[int, Split]) -> tuple[
         "nothing is trained on pooled data, and experts are added and removed without retraining."
     )
     rows = tuple((title, *figures.values()) for title, figures in facts.items())
-    return Table("The open-set router", columns, rows, note), facts
+    return Table("The open-set router", columns, rows, note, place="modularity"), facts
 
 
 def add_one_by_one(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, dict[str, Any]]:
@@ -109,7 +109,7 @@ def add_one_by_one(models: dict[int, Model], tests: dict[int, Split]) -> tuple[T
         f"{'do not depend on the order, bit for bit' if same else 'DEPEND on the order'}."
     )
     columns = ("seed", *(f"{count} expert{'s' * (count > 1)}" if count else "base" for count in counts))
-    return Table("Experts added one by one", columns, tuple(rows), note), facts
+    return Table("Experts added one by one", columns, tuple(rows), note, place="modularity"), facts
 
 
 def accuracy_curve(model: Model, test: Split, order: Sequence[str]) -> tuple[list[float], Tensor]:
@@ -151,7 +151,7 @@ def train_again(config: RunConfig, data: Data, model: Model, test: Split, seed: 
         facts[dataset.name] = {"before": overall[0], "without": overall[1], "after": overall[2], "same_bits": same}
     columns = ("expert", "before", "without", "after", "own: before", "own: without", "own: after", "same bits")
     note = "First seed, rule `red` with `keys`; an expert that is trained later needs the base and the shared subset."
-    return Table("Left out, trained later, added back", columns, tuple(rows), note), facts
+    return Table("Left out, trained later, added back", columns, tuple(rows), note, place="modularity"), facts
 
 
 def _main_bank_only(config: RunConfig, model: Model) -> tuple[RunConfig, Model]:

@@ -43,13 +43,22 @@ def study(config: RunConfig, models: dict[int, Model], parts: dict[int, Banks]) 
     risks = tuple(map(float, curve))
     lines = [Line(title, risks, tuple(row[name] for row in curve.values())) for name, title in titles.items()]
     lines.append(Line("base", risks, (base,) * len(risks), dashed=True))
-    axis = "risk: largest share of examples on which a router may do harm"
+    axis = "risk: largest share of harm"
     figure = Figure(
         "price-of-risk",
         "Accuracy of RED against the risk, clean and under the worst router.",
-        (Panel("", axis, "accuracy", tuple(lines), log_x=True),),
+        (Panel(_finding(curve), axis, "accuracy", tuple(lines), log_x=True),),
+        place="stability",
     )
-    return Study(facts, (Table("The price of risk", columns, rows, note),), (figure,))
+    return Study(facts, (Table("The price of risk", columns, rows, note, place="stability"),), (figure,))
+
+
+def _finding(curve: Curve) -> str:
+    """Return what the smallest risk costs and gives, against the largest."""
+    risks = sorted(curve, key=float)
+    costs = {name: curve[risks[0]][name] - curve[risks[-1]][name] for name in ("clean", "worst router")}
+    told = ", ".join(f"{name} {value:+.3f}".replace("-", "−") for name, value in costs.items())
+    return f"Risk {risks[0]} instead of {risks[-1]}: {told}"
 
 
 def risk_curve(models: dict[int, Model], records: dict[int, Parts]) -> Curve:

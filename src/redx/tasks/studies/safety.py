@@ -96,7 +96,7 @@ def compare_forms(parts: dict[int, Banks]) -> Table:
             rows.append((*bank_id, *(sum(column) / len(by_seed) for column in zip(*by_seed, strict=True))))
     columns = ("experts", "training", "clean", "always a wrong expert", "any router (ε = 1)")
     note = "Standalone heads are mixed by `moe`, residual experts by `red`, with the same router; no cut-offs."
-    return Table("Residual or standalone, plain or anchored", columns, tuple(rows), note)
+    return Table("Residual or standalone, plain or anchored", columns, tuple(rows), note, place="stability")
 
 
 def price_of_safety(
@@ -144,8 +144,8 @@ def _price_figure(curve: Curve, base: float, pooled: float | None) -> Figure:
     lines.append(Line("base", alphas, (base,) * len(alphas), dashed=True))
     if pooled is not None:
         lines.append(Line("global", alphas, (pooled,) * len(alphas), dashed=True))
-    axis = "α, share of examples of other domains on which an expert may be active"
-    panel = Panel("", axis, "accuracy", tuple(lines), log_x=True)
+    axis = "α: activity outside the own domain"
+    panel = Panel("The price of safety", axis, "accuracy", tuple(lines), log_x=True)
     return Figure("price-of-safety", "The price of safety: clean and certified accuracy against α.", (panel,))
 
 
@@ -178,7 +178,7 @@ def false_activations(
             "within_sampling_error": all(bound <= alpha for bound in low),
         }
     note = "Share of test examples outside its domain on which an expert is active; the bound is α on average."
-    return Table("False activations", ("α", *names, "mean"), tuple(rows), note), facts
+    return Table("False activations", ("α", *names, "mean"), tuple(rows), note, place="stability"), facts
 
 
 def joint_training(
@@ -198,4 +198,4 @@ def joint_training(
         rows.append((name, *facts[name].values()))
     columns = ("red", "clean", "certified ε=1")
     note = "Plain residual experts of the first seed; joint training needs the data of all domains together."
-    return Table("What joint training would change (stage 4)", columns, tuple(rows), note), facts
+    return Table("What joint training would change (stage 4)", columns, tuple(rows), note, place="modularity"), facts

@@ -66,7 +66,7 @@ def segment_accuracy(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[s
         "are correct by chance of the seed."
     )
     columns = ("mixture", "seed", *data.domains, "mean")
-    return Table("Accuracy by segment, before and after mixing", columns, rows, note), facts
+    return Table("Accuracy by segment, before and after mixing", columns, rows, note, place="performance"), facts
 
 
 def error_bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
@@ -91,7 +91,7 @@ def error_bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
         "by less than half a unit of the sum."
     )
     columns = ("seed", "ε = max |r_i|", "largest error of any mixture", "Proposition 3", "ε in units of the sum")
-    return Table("Proposition 3 measured", columns, tuple(rows), note), facts
+    return Table("Proposition 3 measured", columns, tuple(rows), note, place="stability"), facts
 
 
 def answers_by_bank(model: Model, x: Tensor) -> list[tuple[str, Tensor]]:
@@ -116,7 +116,7 @@ def diagonal_figure(model: Model) -> Figure:
         lines.append(Line("mean of all", positions, _rounded(answers.mean(1))))
         lines.append(Line("truth", positions, _rounded(2.0 * numbers), dashed=True))
         panels.append(Panel(TITLES[name], "a = b", "answer", tuple(lines)))
-    return Figure("diagonal", "The learned functions along the diagonal a = b.", tuple(panels))
+    return Figure("diagonal", "The learned functions along the diagonal a = b.", tuple(panels), place="performance")
 
 
 def error_figure(model: Model) -> Figure:

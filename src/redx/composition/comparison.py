@@ -1,0 +1,198 @@
+"""Comparisons on the same examples: paired differences of rules, and what each expert adds where.
+
+All functions are pure functions of `Parts`, or of tensors that tell which answers are correct.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redx.composition.evaluation import Banks, match_banks, predict
+from redx.composition.parts import Parts
+from redx.composition.rules import RULES, Rule, RuleId, contributing
+from redx.seeding import generator
+
+RESAMPLES = 10_000  # of the bootstrap
+
+
+def correct_answers(banks: Banks, main: dict[str, str]) -> dict[str, Tensor]:
+    """Return which examples every rule answers correctly.
+
+    Parameters
+    ----------
+    banks
+        Records of the same N examples by bank.
+    main
+        The main bank of every form; its answers also appear under the rule's name alone.
+
+    Returns
+    -------
+    dict
+        Boolean tensors of shape (N,) by `RULE/BANK` and `RULE`.
+    """
+    answers: dict[str, Tensor] = {}
+    for rule, bank, parts in match_banks(banks, tuple(RULES)):
+        correct = predict(rule, parts, rule.weights(parts)) == parts.labels
+        if bank:
+            answers[str(RuleId(rule.name, bank))] = correct
+        if not bank or main.get(rule.form) == bank:
+            answers[rule.name] = correct
+    return answers
+
+
+def paired_difference(differences: Tensor, seed: int = 0) -> dict[str, float | int]:
+    """Return the mean difference of two accuracies on the same examples, with interval and test.
+
+    The interval is a 95 % percentile interval of the bootstrap over examples. The test is the exact sign test over the
+    examples on which the two differ; with one answer per example it is McNemar's exact test.
+
+    Parameters
+    ----------
+    differences
+        One number per example, (N,): correct answers of the first less those of the second, such as -1, 0 and 1, or
+        the mean of these over several seeds.
+    seed
+        Decides the draws of the bootstrap.
+
+    Returns
+    -------
+    dict
+        `difference`, the ends `low` and `high` of its interval, `p`, and the numbers of examples on which the first is
+        `better` and `worse` than the second.
+
+    Examples
+    --------
+    >>> first, second = torch.ones(8), torch.tensor([0.0, 0, 0, 0, 0, 0, 1, 1])
+    >>> result = paired_difference(first - second)
+    >>> result["difference"], result["better"], result["worse"], round(result["p"], 4)
+    (0.75, 6, 0, 0.0312)
+    """
+    import numpy
+    from scipy import stats
+
+    values, counts = differences.double().unique(return_counts=True)
+    better, worse = int((differences > 0).sum()), int((differences < 0).sum())
+    examples = len(differences)
+    draw = numpy.random.default_rng(generator(seed, "bootstrap").initial_seed())
+    # Drawing how often each distinct value occurs is the same as drawing examples, and takes no memory for them.
+    drawn = draw.multinomial(examples, counts.double().numpy() / examples, RESAMPLES)  # (RESAMPLES, values)
+    low, high = numpy.quantile(drawn @ values.numpy() / examples, (0.025, 0.975))
+    test = float(stats.binomtest(better, better + worse).pvalue) if better + worse else 1.0
+    mean = float(differences.double().mean())
+    return {"difference": mean, "low": float(low), "high": float(high), "p": test, "better": better, "worse": worse}
+
+
+def difference_over_seeds(pairs: list[tuple[Tensor, Tensor]], shared: bool) -> Tensor:
+    """Return the differences of correct answers, one number per example.
+
+    Parameters
+    ----------
+    pairs
+        For every seed, which examples the first and the second answer correctly, (N,) each.
+    shared
+        Whether the examples of all seeds are the same. Their differences are then averaged over the seeds; otherwise
+        the examples of all seeds are independent and stand one after the other.
+    """
+    by_seed = [first.double() - second.double() for first, second in pairs]
+    return torch.stack(by_seed).mean(0) if shared else torch.cat(by_seed)
+
+
+def compare_rules(
+    by_seed: list[Banks], main: dict[str, str], reference: str, shared: bool
+) -> dict[str, dict[str, float | int]]:
+    """Return the paired difference of one rule to every other.
+
+    Parameters
+    ----------
+    by_seed
+        The records of every seed, by bank.
+    main
+        The main bank of every form.
+    reference
+        The rule that is compared with the others; a difference above 0 means that it answers more correctly.
+    shared
+        Whether all seeds have the same test examples.
+
+    Returns
+    -------
+    dict
+        What `paired_difference` returns, by the name of the other rule; empty where the reference does not exist.
+    """
+    answers = [correct_answers(banks, main) for banks in by_seed]
+    names = [name for name in answers[0] if all(name in one for one in answers)]
+    if reference not in names:
+        return {}
+    return {
+        name: paired_difference(difference_over_seeds([(one[reference], one[name]) for one in answers], shared))
+        for name in names
+        if name != reference
+    }
+
+
+def mean_contributions(rule: Rule, parts: Parts, domains: int) -> Tensor:
+    """Return what every expert adds to the true answer, by domain.
+
+    An expert adds its weight times its residual at the true class, less the mean of its residual over all classes,
+    since a constant on all logits changes nothing. For a regression it is weight times residual.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that gives the weights, and the record of N examples.
+    domains
+        Number of domains.
+
+    Returns
+    -------
+    Tensor
+        Means over the examples of a domain, (domains, K); NaN for a domain without an example.
+    """
+    sums = torch.zeros(domains, parts.experts, dtype=torch.float64)
+    counts = torch.bincount(parts.domains, minlength=domains)[:domains]
+    weights = rule.weights(parts)
+    for rows, chunk in parts.chunks():
+        part = contributing(rule, chunk)
+        added = part.residuals[..., 0]  # (N, K)
+        if part.residuals.shape[2] > 1:
+            index = part.labels[:, None, None].expand(-1, part.experts, 1)
+            added = part.residuals.gather(2, index)[..., 0] - part.residuals.mean(2)
+        sums.index_add_(0, part.domains, (weights[rows] * added).double())
+    return sums / counts[:, None]
+
+
+def grow_and_shrink(rule: Rule, parts: Parts) -> dict[str, Any]:
+    """Return the accuracy as experts are added one by one, and without each of them.
+
+    Gates, confidences and cut-offs stay those of all experts together, so nothing is trained or calibrated anew.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that composes, and the record of N examples and K experts.
+
+    Returns
+    -------
+    dict
+        `one_by_one`: accuracies with the first 0 … K experts; `without`: for each expert the accuracy without it, the
+        numbers of answers that its absence makes wrong (`lost`) and right (`gained`), and of all answers that change
+        (`flips`).
+    """
+
+    def answers(experts: list[int]) -> Tensor:
+        kept = parts.keep(experts)
+        return predict(rule, kept, rule.weights(kept))
+
+    everyone = list(range(parts.experts))
+    curve = [float((answers(everyone[:count]) == parts.labels).double().mean()) for count in range(parts.experts + 1)]
+    before = answers(everyone)
+    was, without = before == parts.labels, []
+    for left_out in everyone:
+        after = answers([expert for expert in everyone if expert != left_out])
+        now = after == parts.labels
+        figures = {"lost": was & ~now, "gained": now & ~was, "flips": after != before}
+        counts = {name: int(rows.sum()) for name, rows in figures.items()}
+        without.append({"accuracy": float(now.double().mean()), **counts})
+    return {"one_by_one": curve, "without": without}
