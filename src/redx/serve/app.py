@@ -15,7 +15,6 @@ from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-import redx
 from redx.errors import RedxError
 from redx.io.reading import parse_json
 from redx.serve import queries
@@ -23,9 +22,11 @@ from redx.serve.batching import RETRY_AFTER, QueueFullError
 from redx.serve.docs_page import render_docs
 from redx.serve.examples import MAX_ROWS
 from redx.serve.guard import Guard, Refused
+from redx.serve.loaded import redx_version
 from redx.serve.queries import DiffBody, PredictBody, Setting, SettingBody
 from redx.serve.service import Service
 
+FILTER_HELP = "all, fragile (right, but some router changes it), helped, harmed, wrong"
 MAX_VALUES = 1_000_000  # values in the JSON of one request
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
@@ -58,7 +59,7 @@ def build_app(service: Service, loopback: bool = True, token: str | None = None)
 
     app = FastAPI(
         title="redx serve",
-        version=redx.__version__,
+        version=redx_version(),
         summary="Ask a composed model, play its adversary, and see what each expert does.",
         docs_url=None,
         redoc_url=None,
@@ -138,7 +139,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
         without: Annotated[list[str] | None, Query()] = None,
     ) -> Response:
         setting = Setting.of(SettingBody(rule=rule, without=without or []))
-        return _json(await in_model_thread(lambda: service.price(setting)))
+        compute = await in_model_thread(lambda: service.price(setting))
+        return _json(await asyncio.to_thread(compute))  # it takes seconds, in which the model answers others
 
     @app.get("/api/examples", summary="The test split: answers, radii and inputs")
     async def examples(
@@ -146,9 +148,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         router: Annotated[str | None, Query(max_length=20)] = None,
         without: Annotated[list[str] | None, Query()] = None,
         risk: Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)] = None,
-        filter: Annotated[
-            str, Query(description="all, fragile (right, but some router changes it), helped, harmed, wrong")
-        ] = "all",
+        filter: Annotated[str, Query(description=FILTER_HELP)] = "all",
         domain: str | None = None,
         sort: Annotated[str, Query(description="radius, row, domain or label")] = "radius",
         descending: bool = False,

@@ -14,12 +14,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-import redx
 from redx.data.tables import read_jsonl
 from redx.errors import RedxError
 from redx.io.reading import check_path, exists, open_file
 from redx.serve.answers import answer_queries
-from redx.serve.loaded import LoadedRun
+from redx.serve.loaded import LoadedRun, redx_version
 from redx.serve.queries import Options, PredictBody, Query, Setting, SettingBody, check_inputs
 
 KIND = "redx answer"  # marks a line of an audit file
@@ -88,7 +87,8 @@ class AuditFile:
     def _line(self, loaded: LoadedRun, query: Query, value: Any, answer: dict[str, Any]) -> dict[str, Any]:
         options = query.options
         weights = options.weights
-        named = dict(weights) if weights and isinstance(weights[0], tuple) else weights  # type: ignore[arg-type]
+        pairs = [entry for entry in weights or () if isinstance(entry, tuple)]
+        named = dict(pairs) if pairs else weights
         asked = {"weights": named, "abstain": options.abstain, "steps": options.steps}
         shown = {"input_sha256": input_hash(value)} if self.hashed else {"input": value}
         return {
@@ -102,7 +102,7 @@ class AuditFile:
             "seed": loaded.seed,
             "base_hash": loaded.hashes["base"],
             "expert_hashes": loaded.hashes["experts"],
-            "redx": redx.__version__,
+            "redx": redx_version(),
         }
 
 
@@ -244,7 +244,8 @@ def _check_record(record: dict[str, Any]) -> None:
     if record["kind"] != KIND:
         raise ValueError("it is no answer of `redx serve --audit`")
     try:
-        _setting(record), _options(record)
+        _setting(record)
+        _options(record)
     except (ValidationError, TypeError) as error:
         raise ValueError("its setting is damaged") from error
 

@@ -38,15 +38,17 @@ class Recent:
     def __init__(self, size: int = KEPT) -> None:
         self.size = size
         self._values: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.RLock()
 
     def get(self, key: Hashable, compute: Callable[[], Value]) -> Value:
         """Return the value of a key, which is computed where it is not among the last."""
-        if key not in self._values:
-            self._values[key] = compute()
-            while len(self._values) > self.size:
-                self._values.popitem(last=False)
-        self._values.move_to_end(key)
-        return self._values[key]
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = compute()
+                while len(self._values) > self.size:
+                    self._values.popitem(last=False)
+            self._values.move_to_end(key)
+            return self._values[key]
 
 
 @dataclass(frozen=True)

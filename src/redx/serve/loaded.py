@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,7 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-import redx
 from redx.composition.rules import RULES, RuleId, get_rule
 from redx.errors import RedxError
 from redx.io.hashing import hash_tensors
@@ -34,6 +34,14 @@ RULE_HELP = {
     "global": "one head on all data",
     "average": "parameters averaged",
 }
+
+
+def redx_version() -> str:
+    """Return the version of redx that is installed."""
+    try:
+        return importlib.metadata.version("redx")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 class LoadedRun:
@@ -152,9 +160,7 @@ class LoadedRun:
         """
         model, before = self.model, self.model.calibration
         if setting.rule and "oracle" in get_rule(RuleId.parse(setting.rule).rule).name:
-            raise RedxError(
-                f"The rule {setting.rule!r} needs the true domain of an input; choose another, such as red."
-            )
+            raise RedxError(f"The rule {setting.rule!r} needs the true domain of an input; choose one such as red.")
         if setting.router == TRAINED and model.router is None:
             raise RedxError(f"This run has no trained router; leave out router, or give {KEYS}.")
         try:
@@ -201,7 +207,7 @@ class LoadedRun:
             "shape": list(model.info.shape),
             "steps": self.has_steps,
             "abstains": self.abstains,
-            "redx": redx.__version__,
+            "redx": redx_version(),
             "version": self.version,
             "fingerprint": identity.hexdigest()[:16],
             "base": hashes["base"],
@@ -224,6 +230,13 @@ class LoadedRun:
             "dtype": info.get("dtype", "float32"),
             "parameters": sum(tensor.numel() for tensor in expert.tensors().values()),
             "training": info.get("training", {}),
-            "metrics": info.get("metrics", {}),
+            "accuracy": self._own_accuracy(info.get("metrics", {})),
             "trained_on": (info.get("base") or {}).get("base weights"),
         }
+
+    def _own_accuracy(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the accuracy of base and expert in the expert's own domain, on so many validation examples."""
+        config = self.model.config
+        main = config.main_bank("residual")
+        source = str(config.trained_as(main)) if main in config.banks else ""
+        return {"examples": metrics.get("examples"), "base": metrics.get("base"), "expert": metrics.get(source)}

@@ -24,11 +24,15 @@ class SettingBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    rule: str | None = Field(None, max_length=200, description="rule, or rule/bank; the model's own by default")
-    router: str | None = Field(None, max_length=20, description="router (the trained one) or keys")
-    without: list[str] = Field([], max_length=MAX_EXPERTS, description="names of experts that are switched off")
+    rule: str | None = Field(default=None, max_length=200, description="rule, or rule/bank; the model's own by default")
+    router: str | None = Field(default=None, max_length=20, description="router (the trained one) or keys")
+    without: list[str] = Field(default=[], max_length=MAX_EXPERTS, description="names of experts that are switched off")
     risk: float | None = Field(
-        None, ge=0, le=1, allow_inf_nan=False, description="bound on the harm of the worst router; the run's by default"
+        default=None,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="bound on the harm of the worst router; the run's by default",
     )
 
 
@@ -37,16 +41,25 @@ class PredictBody(SettingBody):
 
     inputs: list[Any] = Field(description="texts, images of 28 × 28 values from 0 to 255, or lists of numbers")
     weights: dict[str, float] | list[float] | None = Field(
-        None, description="routing weights to use instead of the router's: by name, or in the order of the experts"
+        default=None,
+        description="routing weights to use instead of the router's: by name, or in the order of the experts",
     )
     epsilon: float | None = Field(
-        None, ge=0, le=1, allow_inf_nan=False, description="also return the worst router that moves this share"
+        default=None, ge=0, le=1, allow_inf_nan=False, description="also return the worst router that moves this share"
     )
     abstain: float | None = Field(
-        None, gt=0, lt=1, allow_inf_nan=False, description="answer null where an input looks like no known class"
+        default=None,
+        gt=0,
+        lt=1,
+        allow_inf_nan=False,
+        description="answer null where an input looks like no known class",
     )
-    detail: bool = Field(False, description="also return the scores of base and experts for all classes that matter")
-    steps: bool = Field(True, description="for a run of steps: false asks for single steps, without the decomposer")
+    detail: bool = Field(
+        default=False, description="also return the scores of base and experts for all classes that matter"
+    )
+    steps: bool = Field(
+        default=True, description="for a run of steps: false asks for single steps, without the decomposer"
+    )
 
 
 class DiffBody(SettingBody):
@@ -85,7 +98,7 @@ class Setting:
 class Options:
     """What else a request asks for; requests with equal options are solved together."""
 
-    weights: tuple[tuple[str, float], ...] | tuple[float, ...] | None = None
+    weights: tuple[float | tuple[str, float], ...] | None = None  # in order, or by name
     epsilon: float | None = None
     abstain: float | None = None
     detail: bool = False

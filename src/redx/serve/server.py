@@ -5,9 +5,13 @@ from __future__ import annotations
 import errno
 import importlib.util
 import ipaddress
+import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from redx.errors import RedxError
 from redx.serve.audit import AuditFile
@@ -64,6 +68,21 @@ def open_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
+@contextmanager
+def _ending_quietly(server: Any) -> Iterator[None]:
+    """Let Ctrl+C and SIGTERM end the server as what is meant to end it; uvicorn would raise the signal again."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    server.capture_signals = nullcontext
+    handlers = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def serve_run(
     folder: Path,
     host: str = "127.0.0.1",
@@ -111,7 +130,9 @@ def serve_run(
             )
             shown = f"[{host}]" if ":" in host and host[0] != "[" else host
             ready(f"http://{shown}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else ""))
-            uvicorn.Server(settings).run(sockets=[listener])
+            server = uvicorn.Server(settings)
+            with _ending_quietly(server):
+                server.run(sockets=[listener])
         finally:
             service.close()
     finally:

@@ -76,18 +76,19 @@ class Service:
         """Return what the page shows of the model."""
         return self._fresh(lambda: self.loaded.describe())
 
-    def price(self, setting: Setting) -> dict[str, Any]:
-        """Return the figures of every risk."""
+    def price(self, setting: Setting) -> Callable[[], dict[str, Any]]:
+        """Return a function that computes the figures of every risk; it needs no model, so any thread may call it."""
 
-        def compute() -> dict[str, Any]:
+        def prepare() -> Callable[[], dict[str, Any]]:
             parts = self.examples.parts(setting)
             with self.loaded.asking(setting) as model:
                 rule, calibration = model.rule_and_bank()[0], model.calibrated() if parts.cutoffs else None
             if calibration is None:
                 raise RedxError(f"The rule {setting.rule or model.rule!r} has no risk control; choose red.")
-            return price_of_safety(rule, parts, calibration)
+            prices = self._prices
+            return lambda: prices.get(setting, lambda: price_of_safety(rule, parts, calibration))
 
-        return self._fresh(lambda: self._prices.get(setting, compute))
+        return self._fresh(prepare)
 
     def diff(self, setting: Setting) -> dict[str, Any]:
         """Return what switching experts off changes on the test split."""

@@ -20,12 +20,12 @@ export const svg = (name, attributes, ...children) => build(document.createEleme
 export const byId = (id) => document.getElementById(id);
 export const fill = (node, ...children) => { node.replaceChildren(...children.flat(9).filter((child) => child)); return node; };
 
-export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)} %`;
+export const percent = (value, digits = 1) => `${(100 * value).toFixed(digits)}\u00a0%`;
 export const signed = (value, digits = 2) => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(digits)}`;
 export const number = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : String(Number(value.toPrecision(4))));
 export function share(value) { // ε as text, never rounded up to 100 %
-  if (value >= 1) return "100 %";
-  return value > 0.999 ? "> 99.9 %" : value > 0 && value < 0.001 ? "< 0.1 %" : percent(value);
+  if (value >= 1) return "100\u00a0%";
+  return value > 0.999 ? ">\u00a099.9\u00a0%" : value > 0 && value < 0.001 ? "<\u00a00.1\u00a0%" : percent(value);
 }
 
 export function later(action, milliseconds) {

@@ -102,7 +102,7 @@ export function triangle(detail, names, from, now) {
 }
 
 export function pricePlot(rows, base, risk, runRisk) {
-  const [width, height, left, right, bottom] = [680, 300, 52, 86, 40];
+  const [width, height, left, right, bottom] = [960, 330, 52, 100, 40];
   const points = rows.filter((row) => row.risk > 0);
   const first = points[0]?.risk ?? 0.001, last = Math.max(points.at(-1)?.risk ?? 1, first * 10) * 1.25;
   const low = Math.min(base, ...rows.map((row) => row.worst)), high = Math.max(base, ...rows.map((row) => row.clean));

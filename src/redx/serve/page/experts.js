@@ -10,15 +10,16 @@ export function showExperts(node, diffNode, toggle) {
   fill(node, el("ul", { class: "experts" }, model.experts.map((expert, k) => {
     const on = !state.without.includes(expert.name), classes = expert.classes;
     const last = on && state.without.length === model.experts.length - 1;
-    const facts = [["classes", classes.length ? `${classes.length}: ${classes.slice(0, 3).join(", ")}${classes.length > 3 ? " …" : ""}` : "—"],
-      ["parameters", number(expert.parameters)], ["stored as", expert.dtype], ["hash", expert.hash.slice(0, 12)],
-      ["base it needs", expert.trained_on ? `${expert.trained_on.slice(0, 12)}${expert.trained_on ? "" : ""}` : "—"],
-      ...Object.entries(expert.training).filter(([, value]) => value !== null).slice(0, 2).map(([name, value]) => [name, number(value)]),
-      ...Object.entries(expert.metrics).filter(([, value]) => value !== null).slice(0, 4).map(([name, value]) => [`accuracy, ${name}`, percent(value)])];
+    const own = expert.accuracy, figure = (value) => (typeof value === "number" ? percent(value) : "—");
+    const facts = [["base, own domain", figure(own.base)], ["expert, own domain", figure(own.expert)],
+      ...Object.entries(expert.training).filter(([, value]) => value !== null).slice(0, 2).map(([name, value]) => [`training: ${name}`, number(value)]),
+      ["parameters", number(expert.parameters)], ["stored as", expert.dtype], ["fingerprint", expert.hash.slice(0, 12)],
+      ["trained on base", expert.trained_on ? expert.trained_on.slice(0, 12) : "—"]];
     return el("li", { class: on ? "card expert" : "card expert off" },
       el("div", { class: "top" }, el("h3", { id: `expert-${k}` }, expert.name),
         el("input", { type: "checkbox", role: "switch", class: "switch", checked: on, disabled: last, "data-expert": expert.name,
           "aria-labelledby": `expert-${k}`, onchange: () => toggle(expert.name) })),
+      classes.length ? el("p", { class: "note" }, `${classes.length} class${classes.length > 1 ? "es" : ""}: ${classes.slice(0, 3).join(", ")}${classes.length > 3 ? " …" : ""}`) : null,
       el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
   })));
   showDiff(diffNode);
