@@ -32,7 +32,7 @@ class SettingBody(BaseModel):
         ge=0,
         le=1,
         allow_inf_nan=False,
-        description="bound on the harm of the worst router; the run's by default",
+        description="bound on the harm of the worst router",
     )
 
 
@@ -42,7 +42,7 @@ class PredictBody(SettingBody):
     inputs: list[Any] = Field(description="texts, images of 28 × 28 values from 0 to 255, or lists of numbers")
     weights: dict[str, float] | list[float] | None = Field(
         default=None,
-        description="routing weights to use instead of the router's: by name, or in the order of the experts",
+        description="routing weights instead of the router's: by name, or in the order of experts",
     )
     epsilon: float | None = Field(
         default=None, ge=0, le=1, allow_inf_nan=False, description="also return the worst router that moves this share"
@@ -52,14 +52,10 @@ class PredictBody(SettingBody):
         gt=0,
         lt=1,
         allow_inf_nan=False,
-        description="answer null where an input looks like no known class",
+        description="answer null where an input looks like no class",
     )
-    detail: bool = Field(
-        default=False, description="also return the scores of base and experts for all classes that matter"
-    )
-    steps: bool = Field(
-        default=True, description="for a run of steps: false asks for single steps, without the decomposer"
-    )
+    detail: bool = Field(default=False, description="also return the scores of base and experts")
+    steps: bool = Field(default=True, description="false asks a run of steps without its decomposer")
 
 
 class DiffBody(SettingBody):

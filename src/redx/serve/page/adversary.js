@@ -59,7 +59,7 @@ function game(node, one, input, single, changed) {
     const line = sentence(changedNow, moved);
     fill(status, el("p", { class: changedNow ? "status bad" : "status", "data-moved": String(moved), "data-changed": String(changedNow) }, line));
     speak(line);
-    fill(plot, pathPlot(detail, own, worst.target, radius, along));
+    fill(plot, pathPlot(detail, own, worst.target, radius, along, plot.clientWidth || 520));
     if (names.length === 3 && detail.region === "simplex") fill(map, triangle(detail, names, own, weights));
     checked.textContent = "";
     confirm();

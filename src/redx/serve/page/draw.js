@@ -23,8 +23,8 @@ export function dial(radius) {
 }
 
 // Scores of the leading classes while the weights move from the router's to a target: straight lines that cross at ε*.
-export function pathPlot(detail, from, target, radius, now) {
-  const [width, height, left, bottom] = [520, 250, 44, 34];
+export function pathPlot(detail, from, target, radius, now, room) {
+  const [width, height, left, bottom] = [Math.min(560, Math.max(320, room)), 250, 30, 34];
   const start = scores(detail, from), end = scores(detail, target);
   let shown = [...start.keys()];
   if (!detail.regression) {
@@ -101,8 +101,8 @@ export function triangle(detail, names, from, now) {
     svg("circle", { cx: x, cy: y, r: 9, fill: "var(--accent)", stroke: "var(--card)", "stroke-width": 3, "data-handle": true }));
 }
 
-export function pricePlot(rows, base, risk, runRisk) {
-  const [width, height, left, right, bottom] = [960, 330, 52, 100, 40];
+export function pricePlot(rows, base, risk, runRisk, room) {
+  const [width, height, left, right, bottom] = [Math.min(1100, Math.max(320, room)), 330, 52, 94, 40];
   const points = rows.filter((row) => row.risk > 0);
   const first = points[0]?.risk ?? 0.001, last = Math.max(points.at(-1)?.risk ?? 1, first * 10) * 1.25;
   const low = Math.min(base, ...rows.map((row) => row.worst)), high = Math.max(base, ...rows.map((row) => row.clean));
@@ -117,7 +117,7 @@ export function pricePlot(rows, base, risk, runRisk) {
   const ends = [["clean", "var(--clean)", rows.at(-1).clean, "clean"], ["base", "var(--base)", base, "base alone"], ["worst", "var(--worst)", rows.at(-1).worst, "worst router"]]
     .map((end) => ({ colour: end[1], y: y(end[2]), text: end[3] })).sort((a, b) => a.y - b.y);
   ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + 14); });
-  const ticks = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1].filter((tick) => tick >= start && tick <= last);
+  const ticks = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1].filter((tick) => tick >= start && tick <= last).filter((_, i) => width > 500 || i % 2 === 0);
   const step = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2].find((one) => (high - low + 2 * pad) / one <= 6) ?? 0.25;
   const levels = [];
   for (let level = Math.ceil((low - pad) / step) * step; level <= high + pad; level += step) levels.push(level);

@@ -49,7 +49,7 @@ function draw(node, price, apply) {
       ? `No risk that ${price.calibration} calibration examples can promise is this small, so every expert is silent and the base answers.`
       : `${row.allowed} of ${price.calibration} calibration examples may be harmed, so the cut-off is ${row.cutoff === null ? "−∞: every expert contributes everywhere" : row.cutoff.toFixed(3)}.`;
     text.dataset.cutoff = row.cutoff ?? (row.allowed < 0 ? "Infinity" : "-Infinity");
-    fill(plot, pricePlot(rows, price.base, risk, price.risk));
+    fill(plot, pricePlot(rows, price.base, risk, price.risk, plot.clientWidth || 960));
   }
 
   fill(node, el("div", { class: "card" }, el("div", { class: "slider" }, el("label", { for: "risk" }, "Risk"), slider, output), text, figures),
