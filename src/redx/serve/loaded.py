@@ -24,6 +24,7 @@ from redx.serve.queries import Kind, Setting
 from redx.tasks import get_task
 
 MAX_KEPT = 32  # calibrations of other sets of experts, and cut-offs of abstention
+ABSTAIN = 0.05  # rate of false abstentions on the page
 RULE_HELP = {
     "base": "the base alone",
     "red": "base + routed residuals",
@@ -97,10 +98,11 @@ class LoadedRun:
         return self.model.decomposer is not None
 
     @property
-    def abstains(self) -> bool:
-        """Whether it can tell inputs that look like no known class."""
-        model = self.model
-        return bool(model.classes) and model.anchor_data is not None and not self.has_steps
+    def abstains(self) -> float | None:
+        """The rate of false abstentions that the page uses; None where the model cannot promise it."""
+        model, calibration = self.model, self.model.calibration
+        possible = bool(model.classes) and model.anchor_data is not None and not self.has_steps
+        return ABSTAIN if possible and calibration and ABSTAIN * (calibration.examples + 1) >= 1 else None
 
     @cached_property
     def decomposer(self) -> Any:

@@ -1,6 +1,6 @@
 // The view Ask: the answer, what base and experts contribute, and the dial of ε*.
 
-import { el, fill, share, signed } from "./dom.js";
+import { el, fill, percent, share, signed } from "./dom.js";
 import { dial } from "./draw.js";
 import { address, currentRule, run, state } from "./state.js";
 
@@ -13,7 +13,7 @@ export function showAnswer(node, answer) {
 function answerCards(answer) {
   const label = answer.answer ?? answer.closest, changed = String(label) !== String(answer.base);
   const abstained = answer.abstained ? el("p", { class: "status bad", id: "abstained" },
-    "This input looks like none of the known classes: with abstention at 5 % the model would not answer.") : null;
+    `This input looks like none of the known classes: with abstention at ${percent(run.model.abstains, 0)} the model would not answer.`) : null;
   const weight = answer.weights[answer.expert];
   return el("div", { class: "grid" },
     el("div", { class: "card c7", "aria-live": "polite" },

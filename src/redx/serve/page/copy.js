@@ -59,7 +59,7 @@ function states(input) {
     question.weights = weights;
     lines.splice(1, 0, "import torch", "from redx.composition.evaluation import certify");
     lines.push("    rule, _ = model.rule_and_bank()", `    parts = model.parts([${python(input)}])`,
-      `    index = certify(rule, parts, torch.tensor([${python(weights)}])).predicted[0]`, "    print(model.classes[index] if model.classes else int(index))");
+      `    index = certify(rule, parts, torch.tensor([${python(weights)}], dtype=torch.float32)).predicted[0]`, "    print(model.classes[index] if model.classes else int(index))");
   } else if (model.steps) {
     lines.splice(2, lines.length, `solver = redx.solver(${text(model.run)}, seed=${model.seed}${body.rule ? `, rule=${text(body.rule)}` : ""})`, `print(solver.solve([${text(input)}])[0].answer)`);
   } else lines.push(`    print(model.explain([${python(input)}])[0])`);

@@ -11,7 +11,7 @@ import { showPrice } from "./price.js";
 import { address, currentRule, readAddress, request, run, setToken, setting, state, writeAddress } from "./state.js";
 
 const CHAINS = ["12 plus 5 minus 3", "40 minus 17 plus 8", "9 plus 9 plus 9"];
-const page = { input: null, asked: null, answer: null, key: null, abstain: 0.05 };
+const page = { input: null, asked: null, answer: null, key: null };
 
 function fail(error) {
   byId("problem").hidden = false;
@@ -61,14 +61,8 @@ const submit = safely(async () => {
 async function ask(value) {
   const body = { inputs: [value], ...setting(), detail: true }, key = JSON.stringify(body);
   if (page.key === key) return;
-  if (run.model.abstains && page.abstain) body.abstain = page.abstain;
-  let reply;
-  try { reply = await request("/api/predict", body); } catch (error) {
-    if (!body.abstain || error.status !== 422) throw error;
-    delete body.abstain; // too few calibration examples for this rate, or another fault, which the second request tells
-    reply = await request("/api/predict", body);
-    page.abstain = null;
-  }
+  if (run.model.abstains) body.abstain = run.model.abstains;
+  const reply = await request("/api/predict", body);
   Object.assign(page, { asked: value, answer: reply.answers[0], key });
   if (reply.version !== run.model.version) { run.model = await request("/api/model"); byId("run").textContent = describeRun(); }
 }
