@@ -84,6 +84,7 @@ def _answer_rows(loaded: LoadedRun, model: Model, inputs: list[Any], options: li
     certified = certify(rule, parts, weights)
     batch = _Batch(rule, names, parts, weights, certified.predicted, certified.radius)
     answers = _describe(loaded, model, batch)
+    known: dict[float, Tensor] = {}
     shown = cutoff if cutoff is None or math.isfinite(cutoff) else str(cutoff)
     for answer, speaks in zip(answers, active.tolist(), strict=True):
         answer["cutoff"] = shown
@@ -96,11 +97,18 @@ def _answer_rows(loaded: LoadedRun, model: Model, inputs: list[Any], options: li
         if wanted.epsilon is not None and rule.adversary:
             answer["worst"] = _worst(loaded, batch, row, wanted.epsilon)
         if wanted.abstain is not None:
-            score, limit = loaded.familiarity(wanted.abstain)
-            strange = bool(score(h[row : row + 1])[0] < limit)
+            strange = bool(_strange(loaded, h, wanted.abstain, known)[row])
             answer |= {"abstained": strange, "closest": answer["answer"]}
             answer["answer"] = None if strange else answer["answer"]
     return answers
+
+
+def _strange(loaded: LoadedRun, h: Tensor, rate: float, known: dict[float, Tensor]) -> Tensor:
+    """Return which inputs look like no known class at a rate, (N,); each rate is computed once a batch."""
+    if rate not in known:
+        score, limit = loaded.familiarity(rate)
+        known[rate] = score(h) < limit
+    return known[rate]
 
 
 def _describe(loaded: LoadedRun, model: Model, batch: _Batch) -> list[Answer]:
