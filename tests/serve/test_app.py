@@ -305,3 +305,19 @@ def test_numbers_survive_the_way_to_the_browser(client: Any, clouds: redx.Run) -
     sent = json.loads(json.dumps(answer["detail"]["experts"]))
     assert torch.equal(torch.tensor(sent), parts.residuals[0])
     assert all(math.isfinite(value) for value in answer["detail"]["offset"])
+
+
+@pytest.mark.slow
+def test_a_regression_is_served(toy: redx.Run) -> None:
+    pairs = [[12, 5], [90, 99], [40, 3]]
+    expected = redx.load(toy.folder).predict(pairs)
+    with asking(toy.folder) as client:
+        answers = predict(client, *pairs, detail=True, epsilon=1.0)
+        assert [answer["answer"] for answer in answers] == expected
+        detail = answers[0]["detail"]
+        assert detail["regression"]
+        assert len(detail["offset"]) == 1
+        assert {answer["worst"]["changed"] for answer in answers if answer["radius"] < 1} <= {True}
+        (row,) = client.get("/api/examples?row=7").json()["rows"]
+        (again,) = predict(client, row["input"])
+        assert again["answer"] == row["answer"]
