@@ -29,3 +29,15 @@ def test_unreadable_texts_are_refused(ask: Ask, addition: redx.Run, text: str, n
 
 def test_a_run_that_reads_no_text_is_refused(ask: Ask, clouds: redx.Run) -> None:
     refused(ask("predict", clouds.folder, "1 2"), "redx.load")
+
+
+@pytest.mark.slow
+def test_experts_are_left_out_and_the_risk_is_chosen(ask: Ask, addition: redx.Run) -> None:
+    question, name = "What is 37 plus 12?", redx.load(addition.folder).experts.names[0]
+    words = ("predict", addition.folder, question, "--without", name, "--risk", "0.2", "--json")
+    (answer,) = json.loads(succeeded(ask(*words)))
+    assert name not in answer["weights"]
+    with redx.load(addition.folder).using(without=[name]) as model:
+        model.calibrate(risk=0.2)
+        assert answer["radius"] == pytest.approx(model.explain([question])[0].radius, abs=1e-6)
+    refused(ask("predict", addition.folder, question, "--without", "nobody"), "no expert 'nobody'")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+import uvicorn
 
 import redx
 from helpers.clinc import real_folder
@@ -75,6 +76,8 @@ def test_commands_in_the_documents_run(
         monkeypatch.setenv("REDX_DATA", str(real_folder()))
     if words[0] in ("cache", "doctor"):
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+    if words[0] == "serve":
+        monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)  # it would wait for Ctrl+C
     configured: list[Any] = []
 
     def run_nothing(

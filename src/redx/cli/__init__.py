@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run
+from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run, serve
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -37,6 +37,8 @@ app.command()(check.check)
 app.command()(run.report)
 app.command()(predict.predict)
 app.command(context_settings={"ignore_unknown_options": True})(predict.solve)  # a question may begin with a minus
+app.command()(serve.serve)
+app.command()(serve.replay)
 app.command()(checkpoint.export)
 app.command()(checkpoint.shrink)
 app.command()(checkpoint.inspect)

@@ -25,6 +25,10 @@ def predict(
     text: Annotated[list[str], typer.Argument(help="questions", metavar="TEXT…", show_default=False)],
     rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
     router: Routing = None,
+    without: Annotated[list[str] | None, typer.Option(help="expert to leave out; may be repeated")] = None,
+    risk: Annotated[
+        float | None, typer.Option(help="bound on the harm of the worst router", show_default="the run's")
+    ] = None,
     abstain: Annotated[
         float | None,
         typer.Option(help="say 'none of ours' where a text looks like no known class, on at most this share of others"),
@@ -44,7 +48,9 @@ def predict(
         raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
 
     def ask(model: Model) -> tuple[list[dict[str, Any]], str]:
-        with model.using(rule, router=router):
+        with model.using(rule, without=without or (), router=router):
+            if risk is not None:
+                model.calibrate(risk=risk, confidence=model.calibrated().confidence)
             explained = zip(text, model.explain(text), strict=True)
             answers = [{"text": one, **answer.to_dict()} for one, answer in explained]
             if abstain is not None:

@@ -1,0 +1,74 @@
+"""The verbs around the page: serve, and replay for its audit files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_table
+
+SHOWN = 20  # differences that replay prints
+
+
+def serve(
+    folder: Folder,
+    host: Annotated[str, typer.Option(help="address to serve; other machines need --token")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port; 0 takes a free one", min=0, max=65535)] = 8000,
+    token: Annotated[
+        str | None, typer.Option(help="what clients must send; at least 16 characters", envvar="REDX_TOKEN")
+    ] = None,
+    audit: Annotated[Path | None, typer.Option(help="append one JSON line for every answer to this file")] = None,
+    audit_hashes: Annotated[
+        bool, typer.Option("--audit-hashes", help="write hashes of the inputs there, not the inputs")
+    ] = False,
+    seed: OneSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Serve a page and an HTTP API of a finished run: ask, play the adversary, switch experts off.
+
+    Nothing in the run is changed. The API is described at /docs. Ctrl+C ends it.
+
+    Example: `redx serve runs/intents --audit answers.jsonl`
+    """
+    from redx.serve.server import serve_run
+
+    def ready(url: str) -> None:
+        if as_json:
+            return print(json.dumps({"url": url}), flush=True)
+        say(f"{folder} is served at {url}", "Ctrl+C ends it.")
+
+    serve_run(folder, host, port, token, seed, audit, audit_hashes, ready)
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="file that `redx serve --audit` wrote", metavar="FILE")],
+    folder: Folder,
+    seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="that of the file")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Answer the lines of an audit file again, and report every line whose answer differs; then the exit code is 1.
+
+    Weights, radii and cut-offs may differ by rounding (1e-4), since rounding depends on what is answered together.
+
+    Example: `redx replay answers.jsonl runs/intents`
+    """
+    from redx.serve.audit import replay_file
+
+    result = replay_file(file, folder, seed)
+    if as_json:
+        print_json(result.to_dict())
+    else:
+        if result.differences:
+            rows = [[str(one.line), one.field, str(one.before), str(one.now)] for one in result.differences[:SHOWN]]
+            show_table(["line", "differs in", "before", "now"], rows, f"{file} against {folder}")
+        again = result.lines - result.hashed
+        say(f"{again} of {result.lines} lines were answered again, {len(result.differences)} differ.")
+        if result.hashed:
+            say(f"{result.hashed} lines hold only a hash of their input, so they cannot be answered again.")
+        if result.changed:
+            say(f"Changed since then: {', '.join(result.changed)}.")
+    if not result.same:
+        raise typer.Exit(1)

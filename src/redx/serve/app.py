@@ -1,0 +1,222 @@
+"""The HTTP API and the files of the page, as a FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from importlib.resources import files
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, Response
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException
+
+from redx.errors import RedxError
+from redx.io.reading import parse_json
+from redx.serve import queries
+from redx.serve.batching import RETRY_AFTER, QueueFullError
+from redx.serve.docs_page import render_docs
+from redx.serve.examples import MAX_ROWS
+from redx.serve.guard import Guard, Refused
+from redx.serve.loaded import redx_version
+from redx.serve.queries import DiffBody, PredictBody, Setting, SettingBody
+from redx.serve.service import Service
+
+FILTER_HELP = "all, fragile (right, but some router changes it), helped, harmed, wrong"
+MAX_VALUES = 1_000_000  # values in the JSON of one request
+TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+
+
+def page_files() -> dict[str, tuple[str, bytes]]:
+    """Return the files of the page by name, each with its type."""
+    folder = files("redx.serve") / "page"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.name[0] != "_")
+    return {name: (TYPES["." + name.rpartition(".")[2]], (folder / name).read_bytes()) for name in names}
+
+
+def build_app(service: Service, loopback: bool = True, token: str | None = None) -> Guard:
+    """Return the application of a served run.
+
+    Parameters
+    ----------
+    service
+        The run.
+    loopback
+        Whether only this machine is served.
+    token
+        What clients of the API must send; None for nothing.
+    """
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        loading = asyncio.create_task(asyncio.to_thread(lambda: service.examples.load()))
+        yield
+        loading.cancel()
+
+    app = FastAPI(
+        title="redx serve",
+        version=redx_version(),
+        summary="Ask a composed model, play its adversary, and see what each expert does.",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+    )
+    _add_errors(app)
+    _add_api(app, service)
+    _add_page(app)
+    return Guard(app, loopback, token)
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Answer every error with one sentence."""
+
+    @app.exception_handler(Refused)
+    async def refuse(_: Request, error: Refused) -> Response:
+        return _json({"error": error.sentence}, error.status, error.headers)
+
+    @app.exception_handler(RedxError)
+    async def explain(_: Request, error: RedxError) -> Response:
+        return _json({"error": str(error)}, 422)
+
+    @app.exception_handler(QueueFullError)
+    async def retry(_: Request, error: QueueFullError) -> Response:
+        sentence = f"Too many requests wait; try again in {RETRY_AFTER} s."
+        return _json({"error": sentence}, 503, {"Retry-After": str(RETRY_AFTER)})
+
+    @app.exception_handler(RequestValidationError)
+    async def misfit(_: Request, error: RequestValidationError) -> Response:
+        return _json({"error": _sentence(list(error.errors()))}, 422)
+
+    @app.exception_handler(HTTPException)
+    async def missing(_: Request, error: HTTPException) -> Response:
+        return _json({"error": f"{error.detail}; see /docs."}, error.status_code)
+
+    @app.exception_handler(Exception)
+    async def fail(_: Request, error: Exception) -> Response:
+        return _json({"error": f"The server failed ({type(error).__name__}); its log says why."}, 500)
+
+
+def _sentence(errors: list[Any]) -> str:
+    """Return what is wrong with a request, from the first error that pydantic reports."""
+    first = errors[0]
+    where = ".".join(str(part) for part in first["loc"] if part not in ("query", "body"))
+    return f"{where or 'The request'}: {first['msg']}; see /docs."[:300]
+
+
+def _add_api(app: FastAPI, service: Service) -> None:
+    async def in_model_thread(work: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(service.batcher.submit(work))
+
+    @app.get("/api/model", summary="Task, experts, rules and risk of the run")
+    async def model() -> Response:
+        return _json(await in_model_thread(service.describe))
+
+    @app.post("/api/predict", summary="Answer inputs", openapi_extra=_body_schema(PredictBody))
+    async def predict(request: Request) -> Response:
+        body = await _read(request, PredictBody)
+        loaded = service.loaded
+        query = queries.Query.of(body, loaded.kind, loaded.model.info.shape)
+        answers = await asyncio.wrap_future(service.batcher.submit(query))
+        return _json({"answers": answers, "version": service.loaded.version})
+
+    @app.post(
+        "/api/diff",
+        summary="What switching experts off changes on the test split",
+        openapi_extra=_body_schema(DiffBody),
+    )
+    async def diff(request: Request) -> Response:
+        setting = Setting.of(await _read(request, DiffBody))
+        await asyncio.to_thread(service.examples.load)
+        return _json(await in_model_thread(lambda: service.diff(setting)))
+
+    @app.get("/api/price", summary="Clean and worst-router accuracy at every risk")
+    async def price(
+        rule: Annotated[str | None, Query(max_length=200)] = None,
+        without: Annotated[list[str] | None, Query()] = None,
+    ) -> Response:
+        setting = Setting.of(SettingBody(rule=rule, without=without or []))
+        compute = await in_model_thread(lambda: service.price(setting))
+        return _json(await asyncio.to_thread(compute))  # it takes seconds, in which the model answers others
+
+    @app.get("/api/examples", summary="The test split: answers, radii and inputs")
+    async def examples(
+        rule: Annotated[str | None, Query(max_length=200)] = None,
+        router: Annotated[str | None, Query(max_length=20)] = None,
+        without: Annotated[list[str] | None, Query()] = None,
+        risk: Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)] = None,
+        filter: Annotated[str, Query(description=FILTER_HELP)] = "all",
+        domain: str | None = None,
+        sort: Annotated[str, Query(description="radius, row, domain or label")] = "radius",
+        descending: bool = False,
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 25,
+        row: Annotated[list[int] | None, Query(description="these test examples alone", max_length=MAX_ROWS)] = None,
+    ) -> Response:
+        setting = Setting.of(SettingBody(rule=rule, router=router, without=without or [], risk=risk))
+        await asyncio.to_thread(service.examples.load)
+        if row:
+            return _json(await in_model_thread(lambda: service.rows(setting, row)))
+        return _json(
+            await in_model_thread(lambda: service.table(setting, filter, domain, sort, descending, offset, limit))
+        )
+
+    @app.get("/healthz", summary="Whether the server answers")
+    async def health() -> Response:
+        return _json({"status": "ok", "waiting": service.batcher.waiting})
+
+
+def _add_page(app: FastAPI) -> None:
+    content = page_files()
+
+    async def page_file(name: str) -> Response:
+        if name not in content:
+            raise HTTPException(404, f"There is no file {name[:60]!r}")
+        kind, data = content[name]
+        return Response(data, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    @app.get("/", include_in_schema=False)
+    async def index() -> Response:
+        return await page_file("index.html")
+
+    @app.get("/page/{name}", include_in_schema=False)
+    async def asset(name: str) -> Response:
+        return await page_file(name)
+
+    @app.get("/favicon.ico", include_in_schema=False)
+    async def icon() -> Response:
+        return await page_file("icon.svg")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(render_docs(app.openapi()))
+
+
+async def _read(request: Request, schema: type[BaseModel]) -> Any:
+    """Return the body of a request as an instance of a schema."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/json":
+        raise Refused(415, "Send the body as JSON, with the header Content-Type: application/json.")
+    try:
+        value = parse_json((await request.body()).decode(), values=MAX_VALUES)
+    except RecursionError as error:
+        raise Refused(422, "The JSON of the request is nested too deeply.") from error
+    except ValueError as error:
+        raise Refused(422, "The request is no JSON, or has NaN, infinity or a key twice; send plain JSON.") from error
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise Refused(422, _sentence(list(error.errors()))) from error
+
+
+def _body_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    content = {"application/json": {"schema": schema.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return Response(content.encode(errors="backslashreplace"), status, headers, "application/json")

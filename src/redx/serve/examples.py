@@ -1,0 +1,212 @@
+"""The test split of a served run: its inputs, its parts in any setting, and a table of its answers."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from redx.composition.evaluation import certify
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.rules import Rule
+from redx.config import BankId
+from redx.data.dataset import Split
+from redx.data.text import unpack_texts
+from redx.errors import RedxError
+from redx.io.reading import read_json
+from redx.runs.diff import SplitAnswers, compare_answers
+from redx.runs.folder import DataFile
+from redx.runs.parts import read_parts
+from redx.serve.loaded import LoadedRun
+from redx.serve.queries import Setting
+from redx.training.features import embed_split
+
+KEPT = 8  # settings whose table or comparison stays in memory
+FILTERS = ("all", "fragile", "helped", "harmed", "wrong")
+MAX_ROWS = 200  # of one page of the table
+Value = TypeVar("Value")
+
+
+class Recent:
+    """The last few values of a function, so that memory stays bounded."""
+
+    def __init__(self, size: int = KEPT) -> None:
+        self.size = size
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, key: Hashable, compute: Callable[[], Value]) -> Value:
+        """Return the value of a key, which is computed where it is not among the last."""
+        with self._lock:
+            if key not in self._values:
+                self._values[key] = compute()
+                while len(self._values) > self.size:
+                    self._values.popitem(last=False)
+            self._values.move_to_end(key)
+            return self._values[key]
+
+
+@dataclass(frozen=True)
+class Table:
+    """The answers of one setting on the test split; every column has N entries."""
+
+    rule: Rule
+    predicted: Tensor
+    radius: Tensor
+    base: Tensor
+    labels: Tensor
+    domains: Tensor
+    domain_names: tuple[str, ...]
+
+    def rows(self, filter: str, domain: str | None, sort: str, descending: bool) -> Tensor:
+        """Return the rows that pass a filter, in order."""
+        if filter not in FILTERS:
+            raise RedxError(f"There is no filter {filter!r}; choose one of {', '.join(FILTERS)}.")
+        right, base_right = self.predicted == self.labels, self.base == self.labels
+        passes = {
+            "all": torch.ones_like(right),
+            "fragile": right & (self.radius < 1),
+            "helped": right & ~base_right,
+            "harmed": base_right & ~right,
+            "wrong": ~right,
+        }[filter]
+        if domain is not None:
+            if domain not in self.domain_names:
+                raise RedxError(f"There is no domain {domain!r}; choose one of {', '.join(self.domain_names)}.")
+            passes = passes & (self.domains == self.domain_names.index(domain))
+        rows = passes.nonzero()[:, 0]
+        columns = {"radius": self.radius, "row": torch.arange(len(right)), "domain": self.domains, "label": self.labels}
+        if sort not in columns:
+            raise RedxError(f"The table cannot be sorted by {sort!r}; choose one of {', '.join(columns)}.")
+        return rows[columns[sort][rows].argsort(stable=True, descending=descending)]
+
+
+class ExampleSet:
+    """The test split of one loaded run; what needs the model is computed in the model's thread.
+
+    Parameters
+    ----------
+    loaded
+        The run.
+    """
+
+    def __init__(self, loaded: LoadedRun) -> None:
+        self.loaded = loaded
+        self._raw: Split | RedxError | None = None
+        self._lock = threading.Lock()
+        self._features: Split | None = None
+        self._parts, self._tables, self._answers, self._diffs = Recent(2), Recent(), Recent(3), Recent()
+
+    # --- inputs, in any thread
+
+    def load(self) -> None:
+        """Read the data of the run once; where they are missing or differ from those of the run, keep the reason."""
+        with self._lock:
+            if self._raw is not None:
+                return
+            loaded = self.loaded
+            try:
+                split = loaded.task.load(loaded.model.config, loaded.seed).test
+                known: DataFile = read_json(loaded.folder / "data.json", DataFile)
+                digest = known.sha256.get(str(loaded.seed), {}).get("test")
+                if digest is not None and digest != split.digest():
+                    raise RedxError("The data have changed since the run, so their inputs are not shown.")
+                self._raw = split
+            except RedxError as error:
+                self._raw = error
+
+    @property
+    def raw(self) -> Split:
+        """The inputs with labels and domains as in the data."""
+        self.load()
+        if isinstance(self._raw, Split):
+            return self._raw
+        raise RedxError(str(self._raw))
+
+    @property
+    def problem(self) -> str | None:
+        """Why there are no inputs; None where there are."""
+        self.load()
+        return str(self._raw) if isinstance(self._raw, RedxError) else None
+
+    def inputs(self, rows: list[int]) -> list[Any]:
+        """Return inputs as a user would give them; None where the data cannot be read."""
+        if self.problem is not None:
+            return [None] * len(rows)
+        values = self.raw.inputs[torch.tensor(rows, dtype=torch.long)]
+        if self.loaded.kind == "text":
+            return list(unpack_texts(values)) if rows else []
+        if self.loaded.task.name == "toy":
+            return (values * self.scale).round().long().tolist()
+        return values.tolist()
+
+    @property
+    def scale(self) -> float:
+        """By what the task divides a user's numbers before the network reads them."""
+        return float(1 / self.loaded.task.read([[1, 1]])[0, 0])
+
+    # --- answers, in the model's thread
+
+    def _embedded(self) -> Split:
+        if self._features is None:
+            self._features = embed_split(self.loaded.model.config, self.loaded.model.base, self.raw)
+        return self._features
+
+    def parts(self, setting: Setting) -> Parts:
+        """Return the parts of the test split in a setting: those of the run where the experts are the same."""
+        with self.loaded.asking(setting) as model:
+            _, bank_id = model.rule_and_bank()
+            own_router = setting.router in (None, self.loaded.model.routing)
+            if setting.without or not own_router:
+                return self.answers(setting).parts
+            parts: Parts = self._parts.get(bank_id, lambda: self._stored(bank_id))
+            if parts.confidences is None:
+                return parts
+            return replace(parts, cutoffs=model.calibrated().cutoffs)
+
+    def _stored(self, bank_id: BankId) -> Parts:
+        return read_parts(self.loaded.folder, self.loaded.seed, bank_id).banks[bank_id]
+
+    def answers(self, setting: Setting) -> SplitAnswers:
+        """Return the answers of the model itself on the features of the test split."""
+        test = self._embedded()
+
+        def compute() -> SplitAnswers:
+            with self.loaded.asking(setting) as model:
+                return SplitAnswers.of(model, test)
+
+        return self._answers.get(setting, compute)
+
+    def table(self, setting: Setting) -> Table:
+        """Return the answers of a setting."""
+
+        def compute() -> Table:
+            parts = self.parts(setting)
+            with self.loaded.asking(setting) as model:
+                rule, names = model.rule_and_bank()[0], model.domain_names
+            certified = certify(rule, parts)
+            base = predicted_classes(parts.base)
+            return Table(rule, certified.predicted, certified.radius, base, parts.labels, parts.domains, names)
+
+        return self._tables.get(setting, compute)
+
+    def diff(self, setting: Setting) -> dict[str, Any]:
+        """Return what switching experts off changes on the test split."""
+
+        def compute() -> dict[str, Any]:
+            everything = Setting(setting.rule, setting.router, (), setting.risk)
+            before, after, test = self.answers(everything), self.answers(setting), self._embedded()
+            model = self.loaded.model
+            comparison = compare_answers(before, after, model, test, model.config.epsilons)
+            shown = comparison["examples"][:MAX_ROWS]
+            if self.loaded.kind == "text":
+                for flip, text in zip(shown, self.inputs([flip["row"] for flip in shown]), strict=True):
+                    flip["input"] = text
+            return comparison | {"examples": shown}
+
+        return self._diffs.get(setting, compute)

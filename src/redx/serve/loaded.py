@@ -1,0 +1,244 @@
+"""One state of a seed of a run in memory, which answers in any setting; one thread at a time may use it."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from redx.composition.rules import RULES, RuleId, get_rule
+from redx.errors import RedxError
+from redx.io.hashing import hash_tensors
+from redx.models.calibration import Calibration
+from redx.models.composed import Model
+from redx.models.router import KEYS, TRAINED
+from redx.runs.folder import choose_seed, load_seed
+from redx.runs.transaction import consistently, read_version
+from redx.serve.queries import Kind, Setting
+from redx.tasks import get_task
+
+MAX_KEPT = 32  # calibrations of other sets of experts, and cut-offs of abstention
+ABSTAIN = 0.05  # rate of false abstentions on the page
+RULE_HELP = {
+    "base": "the base alone",
+    "red": "base + routed residuals",
+    "sum": "base + all residuals",
+    "fixed": "base + mean residual",
+    "moe": "standalone heads, routed",
+    "uniform": "standalone heads, averaged",
+    "global": "one head on all data",
+    "average": "parameters averaged",
+}
+
+
+def redx_version() -> str:
+    """Return the version of redx that is installed."""
+    try:
+        return importlib.metadata.version("redx")
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+class LoadedRun:
+    """A seed of a run as it was at one moment.
+
+    Parameters
+    ----------
+    folder
+        The run folder, as the user gave it.
+    seed
+        The seed.
+    model
+        Its model.
+    version
+        How often the folder of the seed had been changed when the model was read.
+    """
+
+    def __init__(self, folder: Path, seed: int, model: Model, version: int) -> None:
+        self.folder, self.seed, self.model, self.version = folder, seed, model, version
+        self.task = get_task(model.config.task)
+        self._calibrations: dict[tuple[str, ...], Calibration] = {}
+        self._familiarity: dict[float, tuple[Callable[[Tensor], Tensor], float]] = {}
+
+    @staticmethod
+    def read(folder: Path, seed: int | None) -> LoadedRun:
+        """Return the present state of a run."""
+        config, number = choose_seed(folder, seed)
+        seed_folder = folder / f"seed-{number}"
+
+        def load() -> LoadedRun:
+            model = load_seed(seed_folder, config)
+            loaded = LoadedRun(folder, number, model, read_version(seed_folder))
+            _ = loaded.hashes  # every tensor is read now, before the folder can change
+            return loaded
+
+        return consistently(folder, seed_folder, load)
+
+    @property
+    def seed_folder(self) -> Path:
+        """The folder of the seed."""
+        return self.folder / f"seed-{self.seed}"
+
+    @property
+    def kind(self) -> Kind:
+        """What the model reads: texts, images, or lists of numbers."""
+        if self.task.text:
+            return "text"
+        return "image" if tuple(self.model.info.shape) == (28, 28) else "numbers"
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether a decomposer takes sentences to programs."""
+        return self.model.decomposer is not None
+
+    @property
+    def abstains(self) -> float | None:
+        """The rate of false abstentions that the page uses; None where the model cannot promise it."""
+        model, calibration = self.model, self.model.calibration
+        possible = bool(model.classes) and model.anchor_data is not None and not self.has_steps
+        return ABSTAIN if possible and calibration and ABSTAIN * (calibration.examples + 1) >= 1 else None
+
+    @cached_property
+    def decomposer(self) -> Any:
+        """The decomposer of a run of steps."""
+        assert self.model.decomposer is not None
+        return self.model.decomposer()
+
+    @cached_property
+    def hashes(self) -> dict[str, Any]:
+        """Hashes of the base, of each expert, and of what else decides an answer."""
+        model = self.model
+        others: dict[str, Tensor] = {}
+        if model.router is not None:
+            others = dict(model.router.network.state_dict())
+        return {
+            "base": hash_tensors(model.base.tensors(), model.base.encoder.mark),
+            "experts": {expert.name: hash_tensors(expert.tensors()) for expert in model.experts},
+            "router": hash_tensors(others) if others else None,
+        }
+
+    def label(self, predicted: int) -> Any:
+        """Return an answer as users read it: a label, or the number of a regression."""
+        return self.model.classes[predicted] if self.model.classes else predicted
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Return the rules that can be asked, each with where its adversary lies and whether it has risk control."""
+        banks = self.model.banks
+        entries = []
+        for name, rule in RULES.items():
+            if "oracle" in name:
+                continue  # these know the true domain, which a question does not
+            main = self.model.config.main_bank(rule.form)
+            choices = [RuleId(name)] if main in banks else []
+            if name != "base":
+                choices += [RuleId(name, bank.name) for bank in banks if bank.form == rule.form and bank != main]
+            for choice in choices:
+                bank = main if not choice.bank else main._replace(name=choice.bank)
+                settings = self.model.config.banks.get(bank)
+                entries.append(
+                    {
+                        "name": str(choice),
+                        "about": RULE_HELP.get(name, ""),
+                        "adversary": rule.adversary,
+                        "controlled": bool(settings and settings.controlled and name != "base"),
+                    }
+                )
+        return entries
+
+    @contextmanager
+    def asking(self, setting: Setting) -> Iterator[Model]:
+        """Use a setting inside a `with` block.
+
+        Raises
+        ------
+        RedxError
+            Where there is no such rule, router or expert, or the calibration examples do not support the risk.
+        """
+        model, before = self.model, self.model.calibration
+        if setting.rule and "oracle" in get_rule(RuleId.parse(setting.rule).rule).name:
+            raise RedxError(f"The rule {setting.rule!r} needs the true domain of an input; choose one such as red.")
+        if setting.router == TRAINED and model.router is None:
+            raise RedxError(f"This run has no trained router; leave out router, or give {KEYS}.")
+        try:
+            with model.using(setting.rule, without=setting.without, router=setting.router):
+                _, bank_id = model.rule_and_bank()
+                settings = model.config.banks.get(bank_id)
+                if settings and settings.controlled:
+                    model.calibration = self.calibration(setting)
+                elif setting.risk is not None:
+                    raise RedxError(f"The rule {model.rule!r} has no risk control; leave out risk, or choose red.")
+                yield model
+        finally:
+            model.calibration = before
+
+    def calibration(self, setting: Setting) -> Calibration:
+        """Return the calibration of the experts that the model has now, at the risk of a setting."""
+        names = self.model.experts.names
+        if names not in self._calibrations:
+            if len(self._calibrations) >= MAX_KEPT:
+                self._calibrations.pop(next(iter(self._calibrations)))
+            self._calibrations[names] = self.model.calibrated()
+        calibration = self._calibrations[names]
+        return calibration if setting.risk is None else calibration.at(setting.risk, calibration.confidence)
+
+    def familiarity(self, rate: float) -> tuple[Callable[[Tensor], Tensor], float]:
+        """Return the score of features by which the model abstains, and its cut-off at a rate."""
+        if rate not in self._familiarity:
+            if len(self._familiarity) >= MAX_KEPT:
+                self._familiarity.clear()
+            self._familiarity[rate] = self.model._familiarity(rate)
+        return self._familiarity[rate]
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page shows of the model: its task, experts, rules and risk."""
+        model, hashes = self.model, self.hashes
+        calibration = self.calibration(Setting()) if model.config.controlled_bank else None
+        identity = hashlib.sha256(repr(sorted(hashes["experts"].items())).encode() + str(hashes["base"]).encode())
+        return {
+            "run": str(self.folder),
+            "seed": self.seed,
+            "task": self.task.name,
+            "about": self.task.about,
+            "kind": self.kind,
+            "shape": list(model.info.shape),
+            "steps": self.has_steps,
+            "abstains": self.abstains,
+            "redx": redx_version(),
+            "version": self.version,
+            "fingerprint": identity.hexdigest()[:16],
+            "base": hashes["base"],
+            "classes": list(model.classes),
+            "domains": list(model.info.domains),
+            "rule": model.rule,
+            "rules": self.rules(),
+            "router": model.routing,
+            "routers": [KEYS] if model.router is None else [TRAINED, KEYS],
+            "risk": None if calibration is None else calibration.to_json(),
+            "experts": [self._describe_expert(expert, hashes["experts"][expert.name]) for expert in model.experts],
+        }
+
+    def _describe_expert(self, expert: Any, digest: str) -> dict[str, Any]:
+        info = expert.info
+        return {
+            "name": expert.name,
+            "hash": digest,
+            "classes": list(info.get("classes", [])),
+            "dtype": info.get("dtype", "float32"),
+            "parameters": sum(tensor.numel() for tensor in expert.tensors().values()),
+            "training": info.get("training", {}),
+            "accuracy": self._own_accuracy(info.get("metrics", {})),
+            "trained_on": (info.get("base") or {}).get("base weights"),
+        }
+
+    def _own_accuracy(self, metrics: dict[str, Any]) -> dict[str, Any]:
+        """Return the accuracy of base and expert in the expert's own domain, on so many validation examples."""
+        config = self.model.config
+        main = config.main_bank("residual")
+        source = str(config.trained_as(main)) if main in config.banks else ""
+        return {"examples": metrics.get("examples"), "base": metrics.get("base"), "expert": metrics.get(source)}

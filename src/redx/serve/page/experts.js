@@ -1,0 +1,58 @@
+// The view Experts: switch them off and on, and see which answers of the test split change.
+
+import { el, fill, number, percent, share } from "./dom.js";
+import { address, request, run, setting, state } from "./state.js";
+
+let ticket = 0;
+
+export function showExperts(node, diffNode, toggle) {
+  const model = run.model;
+  fill(node, el("ul", { class: "experts" }, model.experts.map((expert, k) => {
+    const on = !state.without.includes(expert.name), classes = expert.classes;
+    const last = on && state.without.length === model.experts.length - 1;
+    const own = expert.accuracy, figure = (value) => (typeof value === "number" ? percent(value) : "—");
+    const facts = [["base, own domain", figure(own.base)], ["expert, own domain", figure(own.expert)],
+      ...Object.entries(expert.training).filter(([, value]) => value !== null).slice(0, 2).map(([name, value]) => [`training: ${name}`, number(value)]),
+      ["parameters", number(expert.parameters)], ["stored as", expert.dtype], ["fingerprint", expert.hash.slice(0, 12)],
+      ["trained on base", expert.trained_on ? expert.trained_on.slice(0, 12) : "—"]];
+    return el("li", { class: on ? "card expert" : "card expert off" },
+      el("div", { class: "top" }, el("h3", { id: `expert-${k}` }, expert.name),
+        el("input", { type: "checkbox", role: "switch", class: "switch", checked: on, disabled: last, "data-expert": expert.name,
+          "aria-labelledby": `expert-${k}`, onchange: () => toggle(expert.name) })),
+      classes.length ? el("p", { class: "note" }, `${classes.length} class${classes.length > 1 ? "es" : ""}: ${classes.slice(0, 3).join(", ")}${classes.length > 3 ? " …" : ""}`) : null,
+      el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
+  })));
+  showDiff(diffNode);
+}
+
+async function showDiff(node) {
+  const mine = ++ticket;
+  if (!state.without.length) return fill(node);
+  fill(node, el("p", { class: "note" }, "Comparing the answers on the test split …"));
+  let diff;
+  try { diff = await request("/api/diff", setting()); } catch (error) {
+    if (mine === ticket) fill(node, el("p", { class: "status bad" }, error.message));
+    return;
+  }
+  if (mine !== ticket) return;
+  const { before, after } = diff.accuracy, domains = Object.entries(diff.domains).sort(([, a], [, b]) => (a.after - a.before) - (b.after - b.before));
+  const most = Math.max(...domains.map(([, one]) => Math.abs(one.after - one.before)), 1e-9);
+  const figure = (name, title, text, note) => el("div", { class: name }, el("dt", {}, title), el("dd", { "data-figure": title }, text, note ? el("small", {}, ` ${note}`) : null));
+  fill(node, el("div", { class: "grid" },
+    el("div", { class: "card c5" }, el("h2", {}, `Without ${state.without.join(", ")}`),
+      el("dl", { class: "figures", id: "diff-figures" }, figure("clean", "accuracy", percent(after), `was ${percent(before)}`), figure("base", "flips", number(diff.flips)),
+        figure("promise", "gained", number(diff.gained)), figure("worst", "lost", number(diff.lost)),
+        diff.risk ? figure("worst", "worst router", percent(diff.risk.after.worst), `was ${percent(diff.risk.before.worst)}`) : null)),
+    el("div", { class: "card c7" }, el("h2", {}, "Gain and loss by domain"), el("ul", { class: "bars" }, domains.map(([name, one]) => {
+      const change = one.after - one.before, size = 50 * Math.abs(change) / most;
+      return el("li", {}, el("span", { class: "name", title: name }, name),
+        el("span", { class: "track" }, el("i", { class: change < 0 ? "minus" : "gain", style: { left: `${change < 0 ? 50 - size : 50}%`, width: `${size}%` } }), el("b", { style: { left: "50%" } })),
+        el("span", { class: "value" }, change === 0 ? "0" : `${change < 0 ? "−" : "+"}${percent(Math.abs(change))}`));
+    }))),
+    diff.examples.length ? el("div", { class: "card c12" }, el("h2", {}, `Answers that change${diff.flips > 10 ? `, the first 10 of ${diff.flips}` : ""}`),
+      el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Answers that change" }, el("table", {},
+        el("thead", {}, el("tr", {}, ["example", "domain", "truth", "before", "now", "ε* before"].map((name) => el("th", { scope: "col" }, name)))),
+        el("tbody", {}, diff.examples.slice(0, 10).map((flip) => el("tr", {},
+          el("td", {}, el("a", { href: address({ view: "ask", row: flip.row, q: null }), class: "input" }, flip.input ?? `no. ${flip.row}`)), el("td", {}, flip.domain), el("td", {}, String(flip.label)),
+          el("td", {}, String(flip.before)), el("td", {}, String(flip.after)), el("td", { class: "number" }, share(flip.radius.before)))))))) : null));
+}

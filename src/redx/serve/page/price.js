@@ -1,0 +1,58 @@
+// The view Price of safety: a slider for the risk, and the exact figures at the cut-off that it leads to.
+
+import { el, fill, percent } from "./dom.js";
+import { pricePlot } from "./draw.js";
+import { currentRule, request, run, settingQuery, state, writeAddress } from "./state.js";
+
+const STEPS = 400; // of the slider, in equal ratios of the risk
+let known = null;
+
+export function rowAt(rows, risk) {
+  let row = rows[0];
+  for (const next of rows) if (next.risk <= risk + 1e-12) row = next;
+  return row;
+}
+
+export async function showPrice(node, apply) {
+  if (!run.model.risk) return fill(node, el("p", { class: "status" }, "This run has no experts under risk control, so there is no risk to choose."));
+  const query = settingQuery();
+  query.delete("risk");
+  if (!currentRule().controlled) query.delete("rule");
+  const key = query.toString();
+  if (known?.key !== key) {
+    fill(node, el("p", { class: "note" }, "Computing the figures of every cut-off …"));
+    known = { key, price: await request(`/api/price?${key}`) };
+  }
+  draw(node, known.price, apply);
+}
+
+function draw(node, price, apply) {
+  const rows = price.rows, positive = rows.filter((row) => row.risk > 0);
+  const least = (positive[0]?.risk ?? 0.001) / 1.6, most = Math.max(positive.at(-1)?.risk ?? 1, least * 16);
+  const toRisk = (step) => (step === 0 ? 0 : Math.min(1, least * (most / least) ** (step / STEPS)));
+  const toStep = (risk) => (risk <= least ? 0 : Math.round((STEPS * Math.log(risk / least)) / Math.log(most / least)));
+  let risk = state.risk ?? run.model.risk.risk;
+  const figures = el("dl", { class: "figures", id: "price-figures", "aria-live": "polite" }), plot = el("div", {}), text = el("p", { id: "price-text" });
+  const output = el("output", { for: "risk" });
+  const slider = el("input", { type: "range", id: "risk", min: 0, max: STEPS, step: 1, value: toStep(risk),
+    oninput: () => { risk = Number(toRisk(Number(slider.value)).toPrecision(3)); update(); }, onchange: () => { state.risk = risk; writeAddress(); apply(); } });
+
+  function update() {
+    const row = rowAt(rows, risk);
+    output.textContent = percent(risk, 2);
+    slider.setAttribute("aria-valuetext", percent(risk, 2));
+    const figure = (name, title, value, note) => el("div", { class: name }, el("dt", {}, title), el("dd", { "data-figure": name, "data-value": String(value) }, percent(value, 2), note ? el("small", {}, ` ${note}`) : null));
+    fill(figures, figure("promise", "risk promised", risk, price.confidence ? `with probability ${price.confidence}` : "on average"),
+      figure("clean", "clean accuracy", row.clean), figure("worst", "under the worst router", row.worst),
+      figure("base", "base alone", price.base), figure("worst", "harm on the test split", row.harm));
+    text.textContent = row.allowed < 0
+      ? `No risk that ${price.calibration} calibration examples can promise is this small, so every expert is silent and the base answers.`
+      : `${row.allowed} of ${price.calibration} calibration examples may be harmed, so the cut-off is ${row.cutoff === null ? "−∞: every expert contributes everywhere" : row.cutoff.toFixed(3)}.`;
+    text.dataset.cutoff = row.cutoff ?? (row.allowed < 0 ? "Infinity" : "-Infinity");
+    fill(plot, pricePlot(rows, price.base, risk, price.risk, plot.clientWidth || 960));
+  }
+
+  fill(node, el("div", { class: "card" }, el("div", { class: "slider" }, el("label", { for: "risk" }, "Risk"), slider, output), text, figures),
+    el("div", { class: "card" }, el("h2", {}, `What safety costs: rule ${price.rule} on ${price.examples.toLocaleString("en")} test examples`), plot));
+  update();
+}

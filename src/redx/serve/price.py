@@ -1,0 +1,128 @@
+"""The price of safety: accuracy on the test split at every risk that the calibration examples can promise."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redx.composition.evaluation import certify, worst_harm
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.rules import Rule
+from redx.errors import RedxError
+from redx.models.calibration import Calibration
+
+
+def price_of_safety(rule: Rule, parts: Parts, calibration: Calibration) -> dict[str, Any]:
+    """Return the exact figures of a rule at every cut-off that some risk leads to.
+
+    Parameters
+    ----------
+    rule
+        A rule under risk control, such as `red`.
+    parts
+        The record of test examples with confidences; its cut-offs do not count.
+    calibration
+        The calibration, with the thresholds of its examples.
+
+    Returns
+    -------
+    dict
+        `rows`, from the smallest risk to the largest: each with the smallest risk that allows so many harmed
+        calibration examples, the cut-off, clean accuracy, accuracy under the worst router, and harm. A risk leads to
+        the last row whose risk does not exceed it.
+    """
+    region = rule.adversary
+    if region is None or parts.confidences is None:
+        raise RedxError(f"The rule {rule.name!r} has no risk control; choose red.")
+    thresholds = calibration.thresholds[region].double().sort(descending=True).values
+    finite = thresholds[thresholds.isfinite()]
+    counts = _StepCounts(rule, parts, float(finite.min()) if len(finite) else math.inf)
+    size, held = len(parts), calibration.examples
+    nothing = {name: value / size for name, value in counts.at(math.inf).items()}
+    rows: list[dict[str, Any]] = [{"risk": 0.0, "allowed": -1, "cutoff": None, **nothing}]
+    previous = math.inf
+    for allowed in range(held + 1):
+        cutoff = float(thresholds[allowed]) if allowed < held else -math.inf
+        if cutoff < previous:
+            figures = {name: value / size for name, value in counts.at(cutoff).items()}
+            risk = _needed_risk(allowed, held, calibration.confidence)
+            rows.append({"risk": risk, "allowed": allowed, "cutoff": _finite(cutoff), **figures})
+        previous = cutoff
+        if cutoff == -math.inf:
+            break
+    base = float((predicted_classes(parts.base) == parts.labels).double().mean())
+    return {
+        "rule": rule.name,
+        "risk": calibration.risk,
+        "confidence": calibration.confidence,
+        "calibration": held,
+        "examples": size,
+        "base": base,
+        "rows": rows,
+    }
+
+
+def _finite(cutoff: float) -> float | None:
+    return cutoff if math.isfinite(cutoff) else None
+
+
+def _needed_risk(harmed: int, examples: int, confidence: float | None) -> float:
+    """Return the smallest risk at which so many harmed calibration examples are allowed."""
+    if confidence is None:
+        return min(1.0, (harmed + 1) / (examples + 1))
+    from scipy import stats
+
+    return 1.0 if harmed >= examples else float(stats.beta.ppf(confidence, harmed + 1, examples - harmed))
+
+
+class _StepCounts:
+    """How many examples are right, right under any router, and harmed, as functions of the cut-off.
+
+    An example changes only where the cut-off passes one of its K confidences. Confidences below every finite cut-off
+    that is asked for count only where all experts contribute, so few of the K + 1 states of an example are evaluated.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule, and the record of N examples.
+    lowest
+        The smallest finite cut-off that is asked for.
+    """
+
+    def __init__(self, rule: Rule, parts: Parts, lowest: float) -> None:
+        assert parts.confidences is not None
+        ordered = parts.confidences.sort(descending=True, dim=-1)
+        rank = ordered.indices.argsort(-1)  # (N, K): 0 for the most confident expert
+        reached = (parts.confidences > lowest).sum(-1)  # (N,): how many experts some finite cut-off lets contribute
+        right = predicted_classes(parts.base) == parts.labels
+        states = [torch.stack([right, right, torch.zeros_like(right)], -1).double()]  # no expert: the base itself
+        for active in range(1, parts.experts + 1):
+            state = states[-1].clone()
+            rows = (reached >= active) if active < parts.experts else torch.ones_like(right)
+            if bool(rows.any()):
+                state[rows] = _figures(rule, parts.only(rows), rank[rows] < active)
+            states.append(state)
+        steps = torch.stack(states, 1)  # (N, K + 1, 3)
+        change = steps.diff(dim=1).flatten(0, 1)  # (N·K, 3): what happens below each confidence
+        edges, order = ordered.values.double().flatten().sort(descending=True)
+        self.edges = -edges.contiguous()  # ascending, for the search
+        self.total = torch.cat([torch.zeros(1, 3, dtype=torch.double), change[order].cumsum(0)]) + steps[:, 0].sum(0)
+
+    def at(self, cutoff: float) -> dict[str, float]:
+        """Return the counts at one cut-off: experts contribute where their confidence exceeds it."""
+        above = int(torch.searchsorted(self.edges, torch.tensor(-cutoff, dtype=torch.double)))
+        clean, worst, harm = self.total[above].tolist()
+        return {"clean": clean, "worst": worst, "harm": harm}
+
+
+def _figures(rule: Rule, parts: Parts, active: Tensor) -> Tensor:
+    """Return which examples are right, right under any router, and harmed, where only these experts contribute."""
+    shown = replace(parts, residuals=parts.residuals * active[..., None], cutoffs=None)
+    certified = certify(rule, shown)
+    right = certified.predicted == parts.labels
+    worst = right & (certified.radius >= 1)
+    return torch.stack([right, worst, worst_harm(shown, certified)], -1).double()  # (N, 3)

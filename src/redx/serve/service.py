@@ -1,0 +1,143 @@
+"""The served run: answers queries in the model's thread, and reads the run again when it was changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from redx.errors import RedxError
+from redx.runs.transaction import read_version
+from redx.serve.answers import answer_queries
+from redx.serve.audit import AuditFile
+from redx.serve.batching import Batcher
+from redx.serve.examples import ExampleSet, Recent
+from redx.serve.loaded import LoadedRun
+from redx.serve.price import price_of_safety
+from redx.serve.queries import Query, Setting
+
+log = logging.getLogger("redx")
+Value = TypeVar("Value")
+
+
+class Service:
+    """A run that is served.
+
+    Parameters
+    ----------
+    folder, seed
+        The run folder, and which of its seeds; the first by default.
+    audit
+        Where answers are recorded; None for nowhere.
+    """
+
+    def __init__(self, folder: Path, seed: int | None = None, audit: AuditFile | None = None) -> None:
+        self.folder, self.seed, self.audit = folder, seed, audit
+        self._use(LoadedRun.read(folder, seed))
+        self.batcher = Batcher(self._answer)
+
+    def _use(self, loaded: LoadedRun) -> None:
+        self.loaded, self.examples, self._prices = loaded, ExampleSet(loaded), Recent()
+
+    def close(self) -> None:
+        """End the model's thread, and close the audit file."""
+        self.batcher.close()
+        if self.audit is not None:
+            self.audit.close()
+
+    # --- in the model's thread
+
+    def _answer(self, queries: Sequence[Query]) -> list[list[dict[str, Any]]]:
+        answers = self._fresh(lambda: answer_queries(self.loaded, queries))
+        if self.audit is not None:
+            self.audit.write(self.loaded, queries, answers)
+        return answers
+
+    def _fresh(self, compute: Callable[[], Value]) -> Value:
+        """Return what `compute` returns for the present state of the run; it is called again where that changes."""
+        self._read_again_if_changed()
+        try:
+            return compute()
+        except RedxError:
+            if not self._read_again_if_changed():
+                raise
+            return compute()
+
+    def _read_again_if_changed(self) -> bool:
+        loaded = self.loaded
+        if read_version(loaded.seed_folder) == loaded.version:
+            return False
+        self._use(LoadedRun.read(self.folder, self.seed))
+        log.info("%s was changed and has been read again", self.folder)
+        return True
+
+    def describe(self) -> dict[str, Any]:
+        """Return what the page shows of the model."""
+        return self._fresh(lambda: self.loaded.describe())
+
+    def price(self, setting: Setting) -> Callable[[], dict[str, Any]]:
+        """Return a function that computes the figures of every risk; it needs no model, so any thread may call it."""
+
+        def prepare() -> Callable[[], dict[str, Any]]:
+            parts = self.examples.parts(setting)
+            with self.loaded.asking(setting) as model:
+                rule, calibration = model.rule_and_bank()[0], model.calibrated() if parts.cutoffs else None
+            if calibration is None:
+                raise RedxError(f"The rule {setting.rule or model.rule!r} has no risk control; choose red.")
+            prices = self._prices
+            return lambda: prices.get(setting, lambda: price_of_safety(rule, parts, calibration))
+
+        return self._fresh(prepare)
+
+    def diff(self, setting: Setting) -> dict[str, Any]:
+        """Return what switching experts off changes on the test split."""
+        return self._fresh(lambda: self.examples.diff(setting))
+
+    def table(
+        self, setting: Setting, filter: str, domain: str | None, sort: str, descending: bool, offset: int, limit: int
+    ) -> dict[str, Any]:
+        """Return a part of the table of test examples."""
+
+        def compute() -> dict[str, Any]:
+            table = self.examples.table(setting)
+            rows = table.rows(filter, domain, sort, descending)
+            return self._describe_rows(setting, rows[offset : offset + limit].tolist()) | {"total": len(rows)}
+
+        return self._fresh(compute)
+
+    def rows(self, setting: Setting, rows: list[int]) -> dict[str, Any]:
+        """Return single test examples."""
+
+        def compute() -> dict[str, Any]:
+            count = len(self.examples.table(setting).labels)
+            if any(not 0 <= row < count for row in rows):
+                raise RedxError(f"There are test examples 0 to {count - 1}; choose one of them.")
+            return self._describe_rows(setting, rows) | {"total": len(rows)}
+
+        return self._fresh(compute)
+
+    def _describe_rows(self, setting: Setting, rows: list[int]) -> dict[str, Any]:
+        table, label = self.examples.table(setting), self.loaded.label
+        inputs = self.examples.inputs(rows)
+        entries = [
+            {
+                "row": row,
+                "input": value,
+                "label": label(int(table.labels[row])),
+                "domain": table.domain_names[int(table.domains[row])],
+                "answer": label(int(table.predicted[row])),
+                "base": label(int(table.base[row])),
+                "radius": float(table.radius[row]),
+            }
+            for row, value in zip(rows, inputs, strict=True)
+        ]
+        counts = {
+            name: len(table.rows(name, None, "row", False)) for name in ("all", "fragile", "helped", "harmed", "wrong")
+        }
+        return {
+            "rows": entries,
+            "problem": self.examples.problem,
+            "counts": counts,
+            "domains": list(table.domain_names),
+        }
