@@ -50,7 +50,14 @@ class Engine(Protocol):
 
     A function gives the same bits under every engine: calls do not depend on where other calls run, and every process
     uses the same number of threads.
+
+    Attributes
+    ----------
+    runs_at_once
+        Number of runs of a sweep that are worth following at the same time.
     """
+
+    runs_at_once: int
 
     def share(self, value: Any) -> Any:
         """Return a handle to a large value that several calls take as an argument."""

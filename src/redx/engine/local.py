@@ -13,6 +13,8 @@ from redx.engine.calls import Call, Plan
 class LocalEngine:
     """Follows plans one after the other; a handle is the value itself."""
 
+    runs_at_once = 1
+
     def share(self, value: Any) -> Any:
         return value
 

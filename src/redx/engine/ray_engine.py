@@ -35,10 +35,12 @@ RESUME = "the same command continues where it stopped"
 
 
 def perform(
-    function: Any, environment: dict[str, str], threads: int, *arguments: Any
-) -> tuple[Any, Report]:  # the body of every task
-    """Call a function in a worker with the environment and the number of threads of the process that asks."""
+    function: Any, environment: dict[str, str], folder: str, threads: int, *arguments: Any
+) -> tuple[Any, Report]:
+    """Do a task: call a function as the process that asks would, in its environment, folder and number of threads."""
     os.environ.update(environment)
+    with suppress(OSError):  # relative paths in settings mean the same as there, where the folder is shared
+        os.chdir(folder)
     torch.set_num_threads(threads)
     register_tensors()
     return perform_elsewhere(function, arguments)
@@ -54,10 +56,13 @@ class RayEngine:
         Whether calls that compute on a CUDA device reserve one.
     processors
         CPUs of the largest node, which limits what a task can reserve.
+    runs_at_once
+        Number of runs of a sweep whose data are loaded at the same time.
     """
 
     cuda: bool
     processors: int
+    runs_at_once: int = 8
     _waiting: dict[Any, _Place] = field(default_factory=dict)
 
     @staticmethod
@@ -137,7 +142,7 @@ class RayEngine:
         running.results = [...] * len(calls)
         for index, call in enumerate(calls):
             placed = task.options(num_gpus=1) if self.cuda and call.cuda else task
-            value, report = placed.remote(call.function, environment, threads, *call.arguments)
+            value, report = placed.remote(call.function, environment, os.getcwd(), threads, *call.arguments)
             self._waiting[report] = _Place(running, index, call, value)
 
     def _collect(self, ready: Any, place: _Place) -> Any:

@@ -37,9 +37,10 @@ from redx.report.content import Study
 from redx.report.page import check_packages
 from redx.runs.folder import load, load_seed, lock_run
 from redx.runs.parts import StoredParts, read_parts
+from redx.runs.plans import plan_evaluation, plan_reading, plan_seed
 from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
-from redx.runs.stages import SPLITS, SeedTask, plan_evaluation, plan_reading, plan_seed
+from redx.runs.stages import SPLITS, SeedTask
 from redx.tasks import get_task
 from redx.training.datasets import split_validation
 

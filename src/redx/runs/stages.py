@@ -1,11 +1,10 @@
-"""The stages of one seed as calls that can run in any process: each reads and writes the run folder."""
+"""The stages of one seed as functions that can run in any process: each reads and writes the run folder."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,7 @@ from redx.composition.evaluation import Banks, evaluate
 from redx.composition.summary import Row
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Data
-from redx.engine import Call, LocalEngine, Plan
-from redx.io.files import write_json, write_tensors
-from redx.io.reading import exists
+from redx.io.files import write_tensors
 from redx.io.safetensors_files import read_tensors
 from redx.models.backbones.image import IdentityEncoder
 from redx.models.banks import split_bank
@@ -27,8 +24,8 @@ from redx.models.calibration import write_calibration
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
-from redx.runs.folder import SeedFolder, load_seed
-from redx.runs.parts import are_complete, read_parts, write_parts
+from redx.runs.folder import load_seed
+from redx.runs.parts import read_parts, write_parts
 from redx.runs.transaction import Transaction, edit, recover
 from redx.tasks.arithmetic.decomposers import train_decomposer
 from redx.training.banks import train_jointly, train_pooled
@@ -101,109 +98,6 @@ class Prepared:
     base: Base
     splits: EmbeddedSplits
     fingerprint: dict[str, Any]
-
-
-def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[str, float]:
-    """Train everything of one seed here, each stage once; return the seconds that each stage took."""
-    task = SeedTask.of(config, data, seed, folder)
-    _, seconds = LocalEngine().follow([plan_reading([(task, data)]), plan_seed(task, data)])
-    return seconds
-
-
-def plan_reading(seeds: Sequence[tuple[SeedTask, Any]]) -> Plan[None]:
-    """Read the texts of all seeds one after the other, since most seeds have the same texts.
-
-    Parameters
-    ----------
-    seeds
-        The task of each seed, with its data or a handle to them.
-    """
-    for task, data in seeds:
-        if build_encoder(task.config).reads_text:
-            yield from _stages(SeedFolder(task.folder), reading=[_call(task, read_texts, data)])
-
-
-def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
-    """Train everything of one seed, each stage once; return the seconds that each stage took.
-
-    Parameters
-    ----------
-    task
-        The seed.
-    data
-        Its data, or a handle to them.
-    """
-    config, folder = task.config, task.folder
-    stages = SeedFolder(folder)
-    call = functools.partial(_call, task)
-    if not exists(folder / "model.json"):  # a retrained router may know other experts
-        write_json(folder / "model.json", dataclasses.asdict(task.info))
-    yield from _stages(stages, base=[call(make_base, data)])
-    yield from _stages(stages, shared=[call(make_shared, data)])
-    if "parts" in stages.done:
-        if not are_complete(folder.parent, task.seed):
-            yield [call(make_parts, data)]
-        return stages.done
-    record = functools.partial(stages.record, "features") if "features" not in stages.done else _ignore
-    (prepared,) = yield [call(prepare, data, keep=True, finished=record)]  # again from the cache
-    trained = {"experts": [call(make_experts, prepared, group) for group in task.groups()]}
-    if config.of_form("pooled"):
-        trained["pooled"] = [call(make_pooled, prepared)]
-    if config.router.is_trained:
-        trained["router"] = [call(make_router, prepared)]
-    if config.decomposer != "none":
-        trained["decomposer"] = [call(make_decomposer)]
-    yield from _stages(stages, **trained)
-    if config.integrate:
-        yield from _stages(stages, integration=[call(make_integration, prepared)])
-    yield from _stages(stages, parts=[call(make_parts, data)])
-    return stages.done
-
-
-def _ignore(seconds: float) -> None:
-    pass
-
-
-def _call(
-    task: SeedTask,
-    function: Callable[..., Any],
-    *arguments: Any,
-    keep: bool = False,
-    finished: Callable[[float], None] = _ignore,
-) -> Call:
-    return Call(function, (task, *arguments), keep, task.config.device == "cuda", finished)
-
-
-def _stages(stages: SeedFolder, **calls_of_stages: list[Call]) -> Plan[None]:
-    """Make the calls of stages that are not done and do not depend on each other; record each when it is done."""
-    ready = []
-    for name, calls in calls_of_stages.items():
-        (task, *_) = calls[0].arguments
-        if stages.is_done(name, task.file(name) if name in FILES else None):
-            continue
-        log.info("%s: stage %s starts", stages.folder.name, name)
-        record = _Recorder(stages, name, len(calls))
-        ready += [dataclasses.replace(call, finished=record) for call in calls]
-    if ready:
-        yield ready
-
-
-@dataclass
-class _Recorder:
-    """Records a stage when the last of its calls is done."""
-
-    stages: SeedFolder
-    name: str
-    waiting: int
-    seconds: float = 0.0
-
-    def __call__(self, seconds: float) -> None:
-        self.waiting, self.seconds = self.waiting - 1, self.seconds + seconds
-        if not self.waiting:
-            self.stages.record(self.name, self.seconds)
-
-
-# --- the stages
 
 
 FILES = ("base", "shared", "pooled", "router", "integration", "decomposer")  # stages that write one file of this name
@@ -301,12 +195,6 @@ def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None
         files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
         write_calibration(*files, model.calibrated())
     write_parts(transaction.new("parts"), parts_of_test(model, data), model.domain_names, len(model.experts))
-
-
-def plan_evaluation(config: RunConfig, folder: Path, seed: int) -> Plan[list[Row]]:
-    """Evaluate all rules on the parts of one seed; return the rows of results.jsonl."""
-    (rows,) = yield [Call(evaluate_seed, (config, folder.absolute(), seed))]
-    return rows
 
 
 def evaluate_seed(config: RunConfig, folder: Path, seed: int) -> list[Row]:
