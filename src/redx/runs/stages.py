@@ -24,6 +24,7 @@ from redx.models.calibration import write_calibration
 from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
+from redx.models.placement import place_model
 from redx.runs.folder import load_seed
 from redx.runs.parts import read_parts, write_parts
 from redx.runs.transaction import Transaction, edit, recover
@@ -147,8 +148,8 @@ def make_pooled(task: SeedTask, prepared: Prepared) -> None:
 
 def make_router(task: SeedTask, prepared: Prepared) -> None:
     """Train the router."""
-    splits = prepared.splits
-    router = train_router(task.config.router, task.info.domains, splits.train, splits.validation, task.seed)
+    splits, device = prepared.splits, task.config.device
+    router = train_router(task.config.router, task.info.domains, splits.train, splits.validation, task.seed, device)
     write_tensors(task.file("router"), router.state_dict())
 
 
@@ -157,7 +158,8 @@ def make_integration(task: SeedTask, prepared: Prepared) -> None:
     model = load_seed(task.folder, task.config.model_copy(update={"integrate": False}))
     assert model.router is not None  # `configure` refuses joint training without a trained router
     training, train = task.config.banks[PLAIN].training, prepared.splits.train
-    bank, router = train_jointly(training, model.bank(PLAIN), model.router.network, model.base, train, task.seed)
+    parts = model.bank(PLAIN), model.router.network, model.base, train
+    bank, router = train_jointly(training, *parts, task.seed, task.config.device)
     tensors: dict[str, Tensor] = {
         f"{name}.{key}": value
         for name, expert in zip(model.experts.names, split_bank(bank), strict=True)
@@ -191,6 +193,7 @@ def parts_of_test(model: Model, data: Data) -> Banks:
 def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None:
     """Compute the parts of the test split for the experts that a model has now, and write them on commit."""
     model.route_by_keys_if_needed()  # until the router is retrained
+    place_model(model, model.config.device)
     if model.config.controlled_bank:
         files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
         write_calibration(*files, model.calibrated())
