@@ -15,7 +15,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 CUDA = torch.device("cuda")
-MIXING = {"__getitem__", "__setitem__", "copy_", "to", "_has_compatible_shallow_copy_type"}  # may get tensors of both devices
+MIXING = {
+    "__getitem__",
+    "__setitem__",
+    "copy_",
+    "to",
+    "_has_compatible_shallow_copy_type",
+}  # may get tensors of both devices
 
 
 class FakeDevice(TorchFunctionMode):

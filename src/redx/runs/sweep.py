@@ -112,7 +112,7 @@ def sweep(
         "cells": described,
     }
     write_json(folder / "sweep.json", content)
-    write_bytes(folder / "sweep.md", to_markdown(content).encode())
+    write_bytes(folder / "sweep.md", _to_markdown(content).encode())
     write_reports([folder / cell["folder"] for cell in described], folder)
     return Sweep(folder, content)
 
@@ -196,7 +196,7 @@ def table(content: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     return columns, rows
 
 
-def to_markdown(content: Mapping[str, Any]) -> str:
+def _to_markdown(content: Mapping[str, Any]) -> str:
     """Return the page sweep.md."""
     columns, rows = table(content)
     seeds = ", ".join(map(str, content["seeds"]))
