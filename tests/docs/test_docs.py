@@ -16,8 +16,11 @@ import uvicorn
 import redx
 from helpers.clinc import real_folder
 from redx.cli import main
+from redx.engine import ENGINES
 from redx.models.calibration import read_calibration, write_calibration
-from redx.runs import pipeline, presets
+from redx.runs import pipeline, presets, sweep
+from redx.runs.grid import make_cells, parse_grid
+from redx.runs.sweep import Sweep
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -81,17 +84,31 @@ def test_commands_in_the_documents_run(
     configured: list[Any] = []
 
     def run_nothing(
-        name: str, preset: str, assignments: Any = (), seeds: Any = None, out: Any = None, **changes: Any
+        name: str,
+        preset: str,
+        assignments: Any = (),
+        seeds: Any = None,
+        out: Any = None,
+        engine: str = "local",
+        address: str | None = None,
+        **changes: Any,
     ) -> redx.Run:
+        assert engine in ENGINES
         configured.append(presets.configure(name, preset, assignments, seeds=seeds, **changes))
         return clouds
 
+    def sweep_nothing(name: str, preset: str, grid: Any, seeds: Any, *places: Any, **changes: Any) -> Sweep:
+        cells = make_cells(name, preset, parse_grid(grid), seeds, tmp_path, changes)
+        configured.extend(cells)
+        return Sweep(tmp_path, {"grid": parse_grid(grid), "cells": []})
+
     monkeypatch.setattr(pipeline, "run", run_nothing)
+    monkeypatch.setattr(sweep, "sweep", sweep_nothing)
     with pytest.raises(SystemExit) as stop:
         main(list(words))
     # the experts of the tests are hardly trained: a chain may leave the range, which `solve` reports by exit code 1
     assert stop.value.code in ((None, 0, 1) if words[0] == "solve" else (None, 0))
-    assert bool(configured) == (words[0] == "run")
+    assert bool(configured) == (words[0] in ("run", "sweep"))
 
 
 def calibrate_on_many_examples(folder: Path) -> None:

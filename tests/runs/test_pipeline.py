@@ -14,7 +14,7 @@ from helpers.runs import few_epochs, repeat_clouds, without_times
 from redx.composition.noise import NOISES
 from redx.composition.rules import RULES
 from redx.runs.folder import read_config
-from redx.runs.pipeline import train_seed
+from redx.runs.plans import train_seed
 from redx.runs.presets import configure
 from redx.tasks import get_task
 

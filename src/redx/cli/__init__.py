@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run, serve
+from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run, serve, sweep
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -30,6 +30,7 @@ routing = typer.Typer(help="The router of a run.", no_args_is_help=True)
 caching = typer.Typer(help="Show or clear the cache: data, backbones, features.", no_args_is_help=True)
 
 app.add_typer(running, name="run")
+app.command()(sweep.sweep)
 app.command()(evaluate.evaluate)
 app.command()(evaluate.certify)
 app.command()(calibrate.calibrate)

@@ -21,6 +21,12 @@ def about(setting: str, settings: type[StrictConfig] = RunConfig) -> str:
 Folder = Annotated[Path, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="print machine-readable output on stdout")]
 Routing = Annotated[str | None, typer.Option(help="router (the trained one) or keys (the experts' own scores)")]
+EngineName = Annotated[
+    str, typer.Option("--engine", metavar="local|ray", help="where the work is done; the numbers are the same")
+]
+Address = Annotated[
+    str | None, typer.Option(help="Ray cluster: auto or HOST:PORT; without it, Ray is started on this machine")
+]
 OneSeed = Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")]
 
 

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from redx.cli.common import AsJson, about, print_json, say, show_brief, show_main_rules, show_rules, show_table
+from redx.cli.common import (
+    Address,
+    AsJson,
+    EngineName,
+    about,
+    print_json,
+    say,
+    show_brief,
+    show_main_rules,
+    show_rules,
+    show_table,
+)
 
 if TYPE_CHECKING:
     from redx.tasks import Task
@@ -58,14 +69,25 @@ def _run_command(task: Task) -> Any:
         brief: bool,
         track: str | None,
         as_json: bool,
+        engine: str,
+        address: str | None,
         **values: Any,
     ) -> None:
         from redx.report.headline import one_sentence
         from redx.runs import pipeline
 
         changes = {name: _plain(value) for name, value in values.items() if value is not None}
+        places = {"engine": engine, "address": address} if (engine, address) != ("local", None) else {}
         finished = pipeline.run(
-            task.name, preset, seeds=seed, out=out, run=banks, assignments=assignments or (), track=track, **changes
+            task.name,
+            preset,
+            seeds=seed,
+            out=out,
+            run=banks,
+            assignments=assignments or (),
+            track=track,
+            **places,
+            **changes,
         )
         if as_json:
             return print_json(finished.summary)
@@ -95,6 +117,8 @@ def _run_command(task: Task) -> Any:
             ],
         ),
         _parameter("as_json", AsJson, False),
+        _parameter("engine", EngineName, "local"),
+        _parameter("address", Address),
     ]
     parameters = [*common, *(_option_parameter(task, option.keyword) for option in chosen)]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -45,6 +45,10 @@ class Split:
         """Return the split with these rows alone, given as indices or as a mask."""
         return Split(self.inputs[rows], self.labels[rows], self.domains[rows])
 
+    def to(self, device: str) -> Split:
+        """Return the same examples on another device."""
+        return Split(self.inputs.to(device), self.labels.to(device), self.domains.to(device))
+
     def digest(self) -> str:
         """Return a hash of the content, by which a run records what it was trained and tested on."""
         sha = hashlib.sha256()

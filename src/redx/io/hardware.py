@@ -43,6 +43,19 @@ def describe_machine() -> dict[str, str]:
     return facts
 
 
+def usable_device(device: str) -> str:
+    """Return the device, or `cpu` where there is no CUDA device: a model that was trained on one still loads.
+
+    Parameters
+    ----------
+    device
+        `cpu` or `cuda`.
+    """
+    import torch
+
+    return device if device == "cpu" or torch.cuda.is_available() else "cpu"
+
+
 def check_precision(precision: str, device: str) -> None:
     """Raise `RedxError` if the precision is bfloat16 and this processor cannot compute with it.
 

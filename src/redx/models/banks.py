@@ -190,11 +190,13 @@ def run_bank(bank: Bank, x: Tensor) -> Tensor:
     Returns
     -------
     Tensor
-        Outputs of shape (N, K, C), without gradients.
+        Outputs of shape (N, K, C), without gradients, on the device of the features.
     """
-    count = next(bank.parameters()).shape[0]
+    first = next(bank.parameters())
+    count, device = first.shape[0], first.device
     with torch.no_grad():
-        outputs = [bank(rows.expand(count, *rows.shape)).transpose(0, 1) for rows in x.split(ROWS)]
+        moved = (rows.to(device) for rows in x.split(ROWS))
+        outputs = [bank(rows.expand(count, *rows.shape)).transpose(0, 1).to(x.device) for rows in moved]
     return torch.cat(outputs).contiguous()
 
 

@@ -92,6 +92,11 @@ class Base:
         moved = (tensor.to(device) for tensor in (self.weight, self.bias, self.mean, self.scale))
         return Base(self.encoder.to(device), *moved)
 
+    def features_to(self, device: str) -> Base:
+        """Return the part of this base that reads features on another device; the encoder stays where it is."""
+        moved = (tensor.to(device) for tensor in (self.weight, self.bias, self.mean, self.scale))
+        return Base(self.encoder, *moved)
+
     def double(self) -> Base:
         """Return the same base in double precision; the encoder itself is converted."""
         outer = (tensor.double() for tensor in (self.weight, self.bias, self.mean, self.scale))

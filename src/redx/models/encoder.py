@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from redx.config import RunConfig, TrunkConfig
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
+from redx.io.hardware import usable_device
 from redx.models import trunks
 from redx.models.backbones import hub
 from redx.models.backbones.base import Encoder
@@ -62,7 +63,7 @@ class TextEncoder(Encoder):
         self.trunk.fit(features)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.trunk(self.read(x) if x.dtype == torch.uint8 else x)
+        return self.trunk(self.read(x.cpu()).to(x.device) if x.dtype == torch.uint8 else x)
 
 
 class FeatureEncoder(Encoder):
@@ -157,13 +158,13 @@ def build_encoder(config: RunConfig) -> Encoder:
 
 
 def _build_text_encoder(config: RunConfig, folder: Path) -> TextEncoder:
-    trunk, reading = config.base.trunk, config.reading
+    trunk, reading, device = config.base.trunk, config.reading, usable_device(config.device)
     if trunk.shape == "blocks":
-        frozen = FrozenLM(folder, (-1 - trunk.blocks,), "tokens", reading.precision, config.device, reading.tokens)
+        frozen = FrozenLM(folder, (-1 - trunk.blocks,), "tokens", reading.precision, device, reading.tokens)
         return TextEncoder(frozen, trunks.TopBlocks(folder, frozen.config, trunk.blocks))
     if (trunk.shape == "sum") != (reading.pooling == "tokens"):
         raise RedxError("A trunk of shape sum reads single tokens, and others do not; choose --pooling tokens or mean.")
-    frozen = FrozenLM(folder, reading.blocks, reading.pooling, reading.precision, config.device, reading.tokens)
+    frozen = FrozenLM(folder, reading.blocks, reading.pooling, reading.precision, device, reading.tokens)
     if trunk.shape == "sum":
         return TextEncoder(frozen, trunks.TokenSum(frozen.width, trunk.hidden, trunk.depth, trunk.beside))
     return TextEncoder(frozen, build_feature_trunk(frozen.width, trunk))

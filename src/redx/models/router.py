@@ -94,7 +94,8 @@ class TrainedRouter:
                 "`redx router train RUN`, or route by the experts' own scores (--router keys)."
             )
         with torch.no_grad():
-            return self.network(h)[:, [self.experts.index(name) for name in experts.names]]
+            gates = self.network(h.to(self.network.mean.device)).to(h.device)
+            return gates[:, [self.experts.index(name) for name in experts.names]]
 
 
 class KeyRouter:

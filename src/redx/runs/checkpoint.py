@@ -36,7 +36,7 @@ from redx.models.encoder import build_encoder
 from redx.models.persistence import read_info
 from redx.runs.folder import DataFile, choose_seed, load
 from redx.runs.parts import read_parts
-from redx.runs.pipeline import parts_of_test
+from redx.runs.stages import parts_of_test
 from redx.runs.transaction import consistently
 from redx.tasks import get_task
 

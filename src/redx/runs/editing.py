@@ -25,7 +25,7 @@ from redx.models.fingerprint import fingerprint_base
 from redx.models.persistence import read_base, read_info
 from redx.models.router import TrainedRouter
 from redx.runs.folder import choose_seed, load_seed, lock_run
-from redx.runs.pipeline import write_test_parts
+from redx.runs.stages import write_test_parts
 from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
 from redx.tasks import get_task

@@ -184,14 +184,22 @@ class SeedFolder:
         file
             The file that the stage writes; a stage whose file was deleted is not done.
         """
-        if name in self.done and (file is None or file.exists()):
+        if self.is_done(name, file):
             return
         start = time.perf_counter()
         log.info("%s: stage %s starts", self.folder.name, name)
         compute()
-        self.done[name] = time.perf_counter() - start
+        self.record(name, time.perf_counter() - start)
+
+    def is_done(self, name: str, file: Path | None = None) -> bool:
+        """Return whether a stage is done, and the file that it writes, if it writes one, is still there."""
+        return name in self.done and (file is None or file.exists())
+
+    def record(self, name: str, seconds: float) -> None:
+        """Note that a stage is done, and how long it took."""
+        self.done[name] = seconds
         write_json(self.folder / "stages.json", self.done)
-        log.info("%s: stage %s took %.1f s", self.folder.name, name, self.done[name])
+        log.info("%s: stage %s took %.1f s", self.folder.name, name, seconds)
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The stages of a run in order: data, base, experts, router, parts, evaluation, study, report."""
+"""A run from data to report: its stages on an engine, then evaluation, study, summary and report."""
 
 from __future__ import annotations
 
@@ -11,57 +11,42 @@ import math
 import os
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from redx.composition.evaluation import Banks, evaluate
+from redx.composition.evaluation import Banks
 from redx.composition.metrics import exact_interval
 from redx.composition.parts import predicted_classes
 from redx.composition.rules import RuleId, get_rule
 from redx.composition.summary import Row, summarise
-from redx.config import BankId, RunConfig
-from redx.data.dataset import Data, Split
-from redx.errors import RedxError
-from redx.io.files import write_bytes, write_json, write_tensors
-from redx.io.progress import progress
-from redx.io.reading import exists
-from redx.io.safetensors_files import read_tensors
-from redx.models.banks import split_bank
-from redx.models.base import Base
-from redx.models.calibration import read_calibration, supported_risk, write_calibration
-from redx.models.composed import Model, ModelInfo
+from redx.config import RunConfig
+from redx.data.dataset import Data
+from redx.engine import Engine, open_engine
+from redx.io.cache import cache_folder
+from redx.io.files import write_bytes, write_json
+from redx.models.calibration import read_calibration, supported_risk
+from redx.models.composed import Model
 from redx.models.encoder import build_encoder
-from redx.models.fingerprint import fingerprint_base
 from redx.report.content import Study
 from redx.report.page import check_packages
 from redx.runs.costs import describe_cost
 from redx.runs.facts import compare_answers, describe_experts
-from redx.runs.folder import SeedFolder, load, load_seed, lock_run
-from redx.runs.parts import StoredParts, are_complete, read_parts, write_parts
+from redx.runs.folder import load, load_seed, lock_run
+from redx.runs.parts import StoredParts, read_parts
+from redx.runs.plans import plan_evaluation, plan_reading, plan_seed
 from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
-from redx.runs.tracking import check_tracker, recorder_of
-from redx.runs.transaction import Transaction, edit
+from redx.runs.stages import SPLITS, SeedTask
+from redx.runs.tracking import check_tracker
 from redx.tasks import get_task
-from redx.tasks.arithmetic.decomposers import train_decomposer
-from redx.training.banks import train_jointly, train_pooled
-from redx.training.base import train_base
-from redx.training.datasets import SharedData, expert_datasets, select_shared, split_validation
-from redx.training.experts import train_experts
-from redx.training.features import EmbeddedSplits, embed_split, embed_splits
-from redx.training.recording import recording
-from redx.training.router import train_router
+from redx.training.datasets import split_validation
 
 log = logging.getLogger("redx")
-
-SPLITS = ("train", "validation", "test")
-PLAIN = BankId("residual", "plain")  # the bank that joint training (stage 4) starts from
 
 
 @dataclass(frozen=True)
@@ -96,6 +81,8 @@ def run(
     out: str | os.PathLike[str] | None = None,
     assignments: Sequence[str] = (),
     track: str | None = None,
+    engine: str = "local",
+    address: str | None = None,
     **changes: Any,
 ) -> Run:
     """Run a task from data to report; an interrupted run continues with the same call and gives the same numbers.
@@ -114,6 +101,10 @@ def run(
         Settings by their dotted names, such as `base.trunk.depth=3`.
     track
         `tensorboard`: write training curves into the folder `track` of the run, which changes no figure.
+    engine
+        `local` does the work in this process, `ray` in the workers of a Ray cluster; the numbers are the same.
+    address
+        Address of a Ray cluster: `auto` or HOST:PORT; without one, Ray is started on this machine.
     **changes
         Settings that differ from the preset, as `redx.runs.presets.configure` takes them.
 
@@ -132,22 +123,66 @@ def run(
     check_packages()
     check_tracker(track)
     config = configure(task, preset, assignments, seeds=seeds, **changes)
-    if config.device == "cuda" and not torch.cuda.is_available():
-        raise RedxError("There is no CUDA device here; leave out --device or choose --device cpu.")
-    folder = Path(out or Path("runs") / task)
+    with open_engine(engine, address, config.device == "cuda") as opened:
+        return run_all([(config, Path(out or Path("runs") / task))], opened, track)[0]
+
+
+def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str | None = None) -> list[Run]:
+    """Make several runs, the work of all of them at the same time where the engine can.
+
+    Parameters
+    ----------
+    cells
+        The settings of each run, all with the same number of threads, and its folder.
+    engine
+        Where the work is done.
+    track
+        What records the training curves, as `run` takes it.
+
+    Returns
+    -------
+    list of Run
+        The finished runs.
+    """
     start = time.perf_counter()
-    data = {seed: get_task(task).load(config, seed) for seed in config.seeds}
-    build_encoder(config)  # so that a wrong backbone is refused before anything is written
+    loaded = [{seed: get_task(config.task).load(config, seed) for seed in config.seeds} for config, _ in cells]
+    for (config, _), data in zip(cells, loaded, strict=True):
+        _check_run(config, data)
+    with contextlib.ExitStack() as stack:
+        for config, folder in cells:
+            stack.enter_context(lock_run(folder, config))
+        stack.enter_context(_use_threads(cells[0][0].threads))
+        _check_folders(cells, engine)
+        tasks = [
+            (SeedTask.of(config, data[seed], seed, folder / f"seed-{seed}", track), engine.share(data[seed]))
+            for (config, folder), data in zip(cells, loaded, strict=True)
+            for seed in config.seeds
+        ]
+        engine.follow([plan_reading(tasks)])
+        seconds = engine.follow([plan_seed(*task) for task in tasks])
+        runs = []
+        for (config, folder), data in zip(cells, loaded, strict=True):
+            own, seconds = seconds[: len(config.seeds)], seconds[len(config.seeds) :]
+            by_seed = dict(zip(config.seeds, own, strict=True))
+            runs.append(_conclude(config, folder, data, by_seed, start, engine))
+        return runs
+
+
+def _check_run(config: RunConfig, data: dict[int, Data]) -> None:
+    """Refuse, before anything is written, a wrong backbone and a risk that the calibration examples do not support."""
+    build_encoder(config)
     if config.controlled_bank:
-        for seed in config.seeds:  # and so is a risk that the calibration examples do not support
+        for seed in config.seeds:
             _, calibration = split_validation(data[seed], config.ownership.calibration, seed)
             supported_risk(config.risk, len(calibration), config.confidence, tell=False)
-    with lock_run(folder, config), _use_threads(config.threads):
-        seconds = {}
-        for seed in config.seeds:
-            with recording(recorder_of(track, folder, seed)):
-                seconds[seed] = train_seed(config, data[seed], seed, folder / f"seed-{seed}")
-        return _conclude(config, folder, data, seconds, start)
+
+
+def _check_folders(cells: Sequence[tuple[RunConfig, Path]], engine: Engine) -> None:
+    """Refuse a run folder, and a cache of texts, that the workers of the engine cannot see."""
+    folders = [folder for _, folder in cells]
+    if any(build_encoder(config).reads_text for config, _ in cells):
+        folders.append(cache_folder())
+    engine.check_folders(folders)
 
 
 @contextlib.contextmanager
@@ -161,102 +196,20 @@ def _use_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[str, float]:
-    """Train everything of one seed, each stage once; return the seconds that each stage took."""
-    stages = SeedFolder(folder)
-    shape = tuple(data.train.inputs.shape[1:])
-    info = ModelInfo(data.domains, data.classes, tuple(data.domain_of_classes()), data.unit, shape, routed=data.domains)
-    if not exists(folder / "model.json"):  # a retrained router may know other experts
-        write_json(folder / "model.json", dataclasses.asdict(info))
-
-    def stage(name: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        file = folder / f"{name}.safetensors"
-        stages.stage(name, lambda: write_tensors(file, compute()), file)
-        return read_tensors(file)
-
-    def write_all_parts() -> None:
-        with edit(folder) as transaction:
-            write_test_parts(transaction, load_seed(folder, config), data)
-
-    encoder = build_encoder(config)
-    if encoder.reads_text:
-        stages.stage("reading", lambda: encoder.prepare(getattr(data, name).inputs for name in SPLITS))
-    base = Base.from_tensors(stage("base", lambda: train_base(config, data, seed).tensors()), encoder)
-    shared = SharedData.from_tensors(stage("shared", lambda: select_shared(data, config, seed).tensors()))
-    if "parts" in stages.done:
-        if not are_complete(folder.parent, seed):
-            write_all_parts()
-        return stages.done
-    embedded: list[EmbeddedSplits] = []
-    stages.stage("features", lambda: embedded.append(embed_splits(config, base, data, shared, seed)))
-    splits = embedded[0] if embedded else embed_splits(config, base, data, shared, seed)  # from the cache
-
-    def train_all_experts() -> None:
-        datasets = expert_datasets(data.domains, splits.train, splits.shared, splits.validation)
-        fingerprint = fingerprint_base(base, config, info.classes, info.shape)
-        for expert in train_experts(config, datasets, base, seed, data.unit, data.classes, fingerprint):
-            expert.save(folder / "experts" / expert.name)
-
-    stages.stage("experts", train_all_experts)
-    if config.of_form("pooled"):
-        stage("pooled", lambda: train_pooled(config, base, splits.train, splits.validation, seed, data.unit))
-    if config.router.is_trained:
-        stage(
-            "router",
-            lambda: train_router(config.router, data.domains, splits.train, splits.validation, seed).state_dict(),
-        )
-    if config.integrate:
-        stage("integration", lambda: _train_jointly(folder, config, splits.train, seed))
-    if config.decomposer != "none":
-        stage("decomposer", lambda: train_decomposer(config.decomposer, seed, config.backbone).tensors())
-    stages.stage("parts", write_all_parts)
-    return stages.done
-
-
-def _train_jointly(folder: Path, config: RunConfig, train: Split, seed: int) -> dict[str, Tensor]:
-    """Return the plain residual bank and the router after joint training, by `DOMAIN.tensor` and `router.tensor`."""
-    model = load_seed(folder, config.model_copy(update={"integrate": False}))
-    assert model.router is not None  # `configure` refuses joint training without a trained router
-    training = config.banks[PLAIN].training
-    bank, router = train_jointly(training, model.bank(PLAIN), model.router.network, model.base, train, seed)
-    tensors = {
-        f"{name}.{key}": value
-        for name, expert in zip(model.experts.names, split_bank(bank), strict=True)
-        for key, value in expert.items()
-    }
-    return tensors | {f"router.{name}": value for name, value in router.state_dict().items()}
-
-
-def parts_of_test(model: Model, data: Data) -> Banks:
-    """Return the parts of every bank of a model on the test split."""
-    test = embed_split(model.config, model.base, data.test)
-    domains = model.expert_index(test.domains)
-    return {bank_id: model.parts_of(test.inputs, bank_id, test.labels, domains) for bank_id in model.banks}
-
-
-def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None:
-    """Compute the parts of the test split for the experts that a model has now, and write them on commit."""
-    model.route_by_keys_if_needed()  # until the router is retrained
-    if model.config.controlled_bank:
-        files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
-        write_calibration(*files, model.calibrated())
-    names = model.domain_names, len(model.experts), model.classes
-    write_parts(transaction.new("parts"), parts_of_test(model, data), *names)
-
-
 def _conclude(
-    config: RunConfig, folder: Path, data: dict[int, Data], stage_seconds: dict[int, dict[str, float]], start: float
+    config: RunConfig,
+    folder: Path,
+    data: dict[int, Data],
+    stage_seconds: dict[int, dict[str, float]],
+    start: float,
+    engine: Engine,
 ) -> Run:
     """Turn the parts of every seed into results, study, summary and report."""
     first = data[config.seeds[0]]
     began = time.perf_counter()
     parts = {seed: read_parts(folder, seed) for seed in config.seeds}
-    rows: list[Row] = []
-    with progress("evaluation", len(parts)) as advance:
-        for seed, stored in parts.items():
-            sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
-            rows += evaluate(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep)
-            advance(1)
+    by_seed = engine.follow([plan_evaluation(config, folder, seed) for seed in config.seeds])
+    rows: list[Row] = [row for seed_rows in by_seed for row in seed_rows]
     evaluated = time.perf_counter()
     study = _study(config, folder, data, parts)
     seconds = {

@@ -31,7 +31,7 @@ class TensorBoardRecorder:
     Parameters
     ----------
     folder
-        The folder of the seed's curves. That of a stage is emptied when the stage starts.
+        The folder of the seed's curves. That of a learner is emptied when its stage starts.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -44,8 +44,10 @@ class TensorBoardRecorder:
 
         self.stage = _path_name(re.sub(r"^seed \d+: ", "", stage))
         home = self.folder / self.stage
-        shutil.rmtree(home, ignore_errors=True)
-        self.writers = [SummaryWriter(str(home / _path_name(name) if name else home)) for name in learners]
+        folders = [home / _path_name(name) if name else home for name in learners]
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        self.writers = [SummaryWriter(str(folder)) for folder in folders]
 
     def record(self, learner: int, epoch: int, figures: Mapping[str, float]) -> None:
         """Write the figures of one learner after an epoch."""

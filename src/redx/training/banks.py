@@ -35,7 +35,13 @@ KEPT_MARGIN = 0.9  # share of the base's margin that the anchor `margin` asks an
 
 
 def train_bank(
-    bank_id: BankId, config: BankConfig, datasets: Sequence[ExpertData], base: Base, seed: int, unit: float
+    bank_id: BankId,
+    config: BankConfig,
+    datasets: Sequence[ExpertData],
+    base: Base,
+    seed: int,
+    unit: float,
+    device: str = "cpu",
 ) -> Bank:
     """Train one expert per dataset; expert k depends only on its own dataset and name.
 
@@ -53,13 +59,16 @@ def train_bank(
         Decides initial weights and batches.
     unit
         For a regression, what one unit of the answer is in the network's output.
+    device
+        Where to train; whatever comes in or goes out is on the CPU, and so are all random draws.
 
     Returns
     -------
     Bank
         The trained experts as one stack.
     """
-    bank = build_bank(config, len(datasets), base)
+    datasets, base = [data.to(device) for data in datasets], base.features_to(device)
+    bank = build_bank(config, len(datasets), base).to(device)
     names = [data.name for data in datasets]
     initialise_bank(bank, [generator(seed, "expert", bank_id, name) for name in names])
     weight = 1.0
@@ -67,7 +76,8 @@ def train_bank(
         lift_new_classes(bank, _levels(datasets, base), base.outputs - base.known)
         weight = 1.0 if bank_id == OWNERSHIP else NEW_CLASS_WEIGHT
     own, anchors = [data.own for data in datasets], [data.anchors for data in datasets]
-    mean, deviation = torch.zeros(len(own), 1, base.width), torch.ones(len(own), 1, base.width)
+    shape = len(own), 1, base.width
+    mean, deviation = torch.zeros(shape, device=device), torch.ones(shape, device=device)
     if config.standardise:
         mean = torch.stack([split.inputs.mean(0, keepdim=True) for split in own])
         deviation = torch.stack([split.inputs.std(0, keepdim=True).clamp_min(1e-6) for split in own])
@@ -97,7 +107,7 @@ def train_bank(
     train(bank, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: {bank_id}", score, names)
     if isinstance(bank, MLPBank) and config.standardise:
         fold_standardisation(bank, mean, deviation)
-    return bank
+    return bank.cpu()
 
 
 def _levels(datasets: Sequence[ExpertData], base: Base) -> Tensor:
@@ -150,25 +160,28 @@ def _margin(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def train_ownership(
-    config: OwnershipConfig, datasets: Sequence[ExpertData], base: Base, seed: int
+    config: OwnershipConfig, datasets: Sequence[ExpertData], base: Base, seed: int, device: str = "cpu"
 ) -> list[dict[str, Tensor]]:
     """Train every expert's ownership score; return its tensors, with the scores of its calibration examples."""
     if config.score == "classes":
-        scorers = split_bank(train_bank(OWNERSHIP, config.bank, datasets, base, seed, 1.0))
+        scorers = split_bank(train_bank(OWNERSHIP, config.bank, datasets, base, seed, 1.0, device))
         classes = [torch.zeros(base.outputs).index_fill(0, data.own.labels.unique(), 1) for data in datasets]
         tensors = [scorer | {"classes": own} for scorer, own in zip(scorers, classes, strict=True)]
     else:
-        tensors = split_bank(train_scorers(config.bank, datasets, base, seed))
+        tensors = split_bank(train_scorers(config.bank, datasets, base, seed, device))
     return [
         scorer | {"calibration": OwnershipScorer(config, scorer, base).scores(data.calibration.inputs).sort().values}
         for scorer, data in zip(tensors, datasets, strict=True)
     ]
 
 
-def train_scorers(config: BankConfig, datasets: Sequence[ExpertData], base: Base, seed: int) -> MLPBank:
+def train_scorers(
+    config: BankConfig, datasets: Sequence[ExpertData], base: Base, seed: int, device: str = "cpu"
+) -> MLPBank:
     """Train one binary score per expert: its own domain against its anchors."""
+    datasets = [data.to(device) for data in datasets]
     names = [data.name for data in datasets]
-    scorers = MLPBank(len(datasets), [base.width, config.hidden, 1])
+    scorers = MLPBank(len(datasets), [base.width, config.hidden, 1]).to(device)
     initialise_bank(scorers, [generator(seed, "ownership", name) for name in names])
     draws = [generator(seed, "ownership anchors", name) for name in names]
     own, anchors = [data.own for data in datasets], [data.anchors for data in datasets]
@@ -184,7 +197,7 @@ def train_scorers(config: BankConfig, datasets: Sequence[ExpertData], base: Base
     batches = [generator(seed, "ownership batches", name) for name in names]
     sizes = [len(split) for split in own]
     train(scorers, loss, sizes, batches, config.training, f"seed {seed}: ownership", names=names)
-    return scorers
+    return scorers.cpu()
 
 
 def train_pooled(
@@ -193,7 +206,7 @@ def train_pooled(
     """Train the non-modular references, one head per pooled bank on all data; return tensors by `BANK.tensor`."""
     everything = ExpertData("pooled", train, train, validation, validation)
     heads = {
-        bank_id: train_bank(bank_id, bank, [everything], base, seed, unit)
+        bank_id: train_bank(bank_id, bank, [everything], base, seed, unit, config.device)
         if bank.fit == "gradient"
         else fit_bank(bank_id, bank, train, validation, base, seed)
         for bank_id, bank in config.of_form("pooled").items()
@@ -204,10 +217,17 @@ def train_pooled(
 
 
 def train_jointly(
-    config: TrainingConfig, bank: Bank, router: NetworkRouter, base: Base, split: Split, seed: int
+    config: TrainingConfig,
+    bank: Bank,
+    router: NetworkRouter,
+    base: Base,
+    split: Split,
+    seed: int,
+    device: str = "cpu",
 ) -> tuple[Bank, NetworkRouter]:
     """Train copies of residual experts and router together on the data of all domains: stage 4 of the papers."""
-    bank, router = copy.deepcopy(bank), copy.deepcopy(router)
+    bank, router = copy.deepcopy(bank).to(device), copy.deepcopy(router).to(device)
+    base, split = base.features_to(device), split.to(device)
     count = next(bank.parameters()).shape[0]
 
     def loss(rows: Tensor) -> Tensor:
@@ -220,4 +240,4 @@ def train_jointly(
     fewer = config.model_copy(update={"epochs": max(1, config.epochs // 4), "patience": None})
     batches = [generator(seed, "batches", "integration")]
     train(nn.ModuleList([bank, router]), loss, [len(split)], batches, fewer, f"seed {seed}: integration")
-    return bank, router
+    return bank.cpu(), router.cpu()

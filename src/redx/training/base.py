@@ -92,7 +92,7 @@ def fit_base(
 
     def loss(rows: Tensor) -> Tensor:
         inputs = shared.inputs[rows[0]]
-        inputs = distort(inputs, draw) if config.augment else inputs
+        inputs = (distort(inputs, draw) if config.augment else inputs).to(device)
         labels = shared.labels[rows[0]].to(device)
         if trunk is not None:
             return mse_loss(trunk.value(trunk.sum(inputs))[:, 0], values[labels])[None]
@@ -119,7 +119,7 @@ def fit_base(
 def set_class_values(trunk: TokenSum, classifier: nn.Linear) -> Tensor:
     """Fix the classifier so that class c answers best at its own value, in order; return the values, (C,)."""
     count = classifier.out_features
-    values = (torch.arange(count) - (count - 1) / 2) * (VALUE_SPAN / count)
+    values = (torch.arange(count, device=classifier.weight.device) - (count - 1) / 2) * (VALUE_SPAN / count)
     classifier.weight.data = 2 * trunk.code(values)
     classifier.bias.data.zero_()
     return values

@@ -44,6 +44,11 @@ class ExpertData:
     validation: Split
     calibration: Split
 
+    def to(self, device: str) -> ExpertData:
+        """Return the same data on another device."""
+        splits = (split.to(device) for split in (self.own, self.anchors, self.validation, self.calibration))
+        return ExpertData(self.name, *splits)
+
 
 @dataclass(frozen=True)
 class SharedData:

@@ -61,11 +61,13 @@ def train_experts(
         The experts, in the order of the datasets.
     """
     own = {bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.of is None}
-    banks = {bank_id: train_bank(bank_id, bank, datasets, base, seed, unit) for bank_id, bank in own.items()}
+    banks = {
+        bank_id: train_bank(bank_id, bank, datasets, base, seed, unit, config.device) for bank_id, bank in own.items()
+    }
     tensors = {str(bank_id): split_bank(bank) for bank_id, bank in banks.items()}
     has_ownership = config.has_ownership
     if has_ownership:
-        tensors["ownership"] = train_ownership(config.ownership, datasets, base, seed)
+        tensors["ownership"] = train_ownership(config.ownership, datasets, base, seed, config.device)
     experts = []
     for index, data in enumerate(datasets):
         info = {

@@ -10,6 +10,7 @@ from torch import Tensor
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
 from redx.io.feature_cache import cached_rows
+from redx.io.hardware import usable_device
 from redx.io.hashing import hash_tensors
 from redx.io.progress import progress
 from redx.models.base import Base
@@ -32,10 +33,11 @@ def embed_split(config: RunConfig, base: Base, split: Split) -> Split:
     name = hash_tensors(base.tensors(), base.encoder.mark, split.digest())
 
     def encode() -> Iterator[Tensor]:
-        moved = base.to(config.device)
+        device = usable_device(config.device)
+        moved = base.to(device)
         with progress("encoding", len(split)) as advance:
             for batch in split.inputs.split(BATCH):
-                yield moved.embed(batch.to(config.device)).cpu()
+                yield moved.embed(batch.to(device)).cpu()
                 advance(len(batch))
         moved.to("cpu")
 

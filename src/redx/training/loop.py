@@ -223,4 +223,4 @@ def dropout(x: Tensor, share: float, generators: Sequence[Generator]) -> Tensor:
         for generator in generators
     ]
     kept = torch.stack([word.view(torch.uint8)[:size].view(x.shape[1:]) for word in words]) >= cut
-    return x * kept / (1 - cut / 256)
+    return x * kept.to(x.device) / (1 - cut / 256)

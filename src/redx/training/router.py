@@ -16,7 +16,7 @@ from redx.training.loop import dropout, train
 
 
 def train_router(
-    config: RouterConfig, domains: Sequence[str], split: Split, validation: Split, seed: int
+    config: RouterConfig, domains: Sequence[str], split: Split, validation: Split, seed: int, device: str = "cpu"
 ) -> NetworkRouter:
     """Train a router on the features of all domains.
 
@@ -30,8 +30,11 @@ def train_router(
         Features with their domains.
     seed
         Decides initial weights and batches.
+    device
+        Where to train; the router that is returned is on the CPU.
     """
-    router = NetworkRouter(split.inputs.shape[1], len(domains), config.shape, config.hidden)
+    split, validation = split.to(device), validation.to(device)
+    router = NetworkRouter(split.inputs.shape[1], len(domains), config.shape, config.hidden).to(device)
     initialise_router(router, generator(seed, "router"))
     router.fit(split.inputs)
     draws = [generator(seed, "router dropout")]
@@ -46,4 +49,4 @@ def train_router(
 
     batches = [generator(seed, "batches", "router")]
     train(router, loss, [len(split)], batches, config.training, f"seed {seed}: router", score)
-    return router
+    return router.cpu()

@@ -1,0 +1,56 @@
+"""Connect to a Ray cluster, or start Ray on this machine; what can be wrong is told in one sentence."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+from redx.errors import RedxError
+
+SECONDS = 5.0  # to wait for an answer of the cluster's port
+STORE = 2**30  # bytes of the object store of a Ray that is started here; what does not fit goes to disk
+ADVICE = "start one with `ray start --head`, or leave out --address to start Ray here"
+
+
+def check_address(address: str | None) -> str | None:
+    """Return the address of a cluster, None for no cluster, or raise `RedxError` where nothing answers.
+
+    Parameters
+    ----------
+    address
+        `auto`, HOST:PORT, or None for what RAY_ADDRESS says, which `ray job submit` sets.
+    """
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    if address in (None, "auto"):
+        return address
+    if "://" in address:
+        raise RedxError(
+            f"{address} is an address of Ray's client; run the command on the cluster with `ray job submit` instead."
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise RedxError(f"{address!r} is no address of a Ray cluster; write auto or HOST:PORT.")
+    try:
+        socket.create_connection((host, int(port)), SECONDS).close()
+    except OSError as error:
+        raise RedxError(f"No Ray cluster answers at {address} ({error.strerror or error}); {ADVICE}.") from error
+    return address
+
+
+def connect(address: str | None) -> None:
+    """Connect this process to a cluster; without an address, start Ray on this machine, on loopback alone."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anybody
+    import ray
+
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        if address is None:
+            ray.init("local", include_dashboard=False, object_store_memory=STORE, _node_ip_address="127.0.0.1", **quiet)
+        else:
+            ray.init(address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError, TimeoutError) as error:
+        reason = " ".join(str(error).split())[:160]
+        if address is None:
+            raise RedxError(f"Ray does not start on this machine ({reason}); use --engine local.") from error
+        raise RedxError(f"No Ray cluster answers at {address} ({reason}); {ADVICE}.") from error

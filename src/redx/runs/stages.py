@@ -1,0 +1,219 @@
+"""The stages of one seed as functions that can run in any process: each reads and writes the run folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from redx.composition.evaluation import Banks, evaluate
+from redx.composition.summary import Row
+from redx.config import BankId, RunConfig
+from redx.data.dataset import Data
+from redx.io.files import write_tensors
+from redx.io.safetensors_files import read_tensors
+from redx.models.backbones.image import IdentityEncoder
+from redx.models.banks import split_bank
+from redx.models.base import Base
+from redx.models.calibration import write_calibration
+from redx.models.composed import Model, ModelInfo
+from redx.models.encoder import build_encoder
+from redx.models.fingerprint import fingerprint_base
+from redx.models.placement import place_model
+from redx.runs.folder import load_seed
+from redx.runs.parts import read_parts, write_parts
+from redx.runs.tracking import recorder_of
+from redx.runs.transaction import Transaction, edit, recover
+from redx.tasks.arithmetic.decomposers import train_decomposer
+from redx.training.banks import train_jointly, train_pooled
+from redx.training.base import train_base
+from redx.training.datasets import SharedData, expert_datasets, select_shared
+from redx.training.experts import train_experts
+from redx.training.features import EmbeddedSplits, embed_split, embed_splits
+from redx.training.recording import recording
+from redx.training.router import train_router
+
+log = logging.getLogger("redx")
+
+SPLITS = ("train", "validation", "test")
+PLAIN = BankId("residual", "plain")  # the bank that joint training (stage 4) starts from
+GROUP = 32  # experts that are trained as one stack: the same under every engine, since the last bits depend on it
+
+
+@dataclass(frozen=True)
+class SeedTask:
+    """What the stages of one seed have in common; small enough to be sent to another machine.
+
+    Attributes
+    ----------
+    config
+        Settings of the run.
+    seed
+        The seed.
+    folder
+        The folder of the seed.
+    info
+        What the model knows of its task.
+    track
+        What records the training curves; None for nothing.
+    """
+
+    config: RunConfig
+    seed: int
+    folder: Path
+    info: ModelInfo
+    track: str | None = None
+
+    @staticmethod
+    def of(config: RunConfig, data: Data, seed: int, folder: Path, track: str | None = None) -> SeedTask:
+        """Return the task of one seed."""
+        shape = tuple(data.train.inputs.shape[1:])
+        belongs = tuple(data.domain_of_classes())
+        info = ModelInfo(data.domains, data.classes, belongs, data.unit, shape, routed=data.domains)
+        return SeedTask(config, seed, folder.absolute(), info, track)
+
+    def file(self, stage: str) -> Path:
+        """Return the file of a stage that writes one."""
+        return self.folder / f"{stage}.safetensors"
+
+    def groups(self) -> list[tuple[str, ...]]:
+        """Return the names of the experts that are trained together."""
+        names = self.info.domains
+        return [names[start : start + GROUP] for start in range(0, len(names), GROUP)]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What experts, pooled heads and router are trained on.
+
+    Attributes
+    ----------
+    base
+        The frozen base without its encoder: it reads features.
+    splits
+        Training data, shared data and validation as features.
+    fingerprint
+        Fingerprint of the whole base.
+    """
+
+    base: Base
+    splits: EmbeddedSplits
+    fingerprint: dict[str, Any]
+
+
+FILES = ("base", "shared", "pooled", "router", "integration", "decomposer")  # stages that write one file of this name
+
+
+def run_stage(task: SeedTask, function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call the function of a stage, and record its training curves where the task asks for them."""
+    with recording(recorder_of(task.track, task.folder.parent, task.seed)):
+        return function(task, *arguments)
+
+
+def read_texts(task: SeedTask, data: Data) -> None:
+    """Run all texts of a seed through the frozen language model, into the cache."""
+    build_encoder(task.config).prepare(getattr(data, name).inputs for name in SPLITS)
+
+
+def make_base(task: SeedTask, data: Data) -> None:
+    """Train the base."""
+    write_tensors(task.file("base"), train_base(task.config, data, task.seed).tensors())
+
+
+def make_shared(task: SeedTask, data: Data) -> None:
+    """Choose the data that everybody who trains an expert shares."""
+    write_tensors(task.file("shared"), select_shared(data, task.config, task.seed).tensors())
+
+
+def prepare(task: SeedTask, data: Data) -> Prepared:
+    """Compute the features of all splits, or read them from the cache."""
+    config, seed, info = task.config, task.seed, task.info
+    base = Base.from_tensors(read_tensors(task.file("base")), build_encoder(config))
+    splits = embed_splits(config, base, data, SharedData.from_tensors(read_tensors(task.file("shared"))), seed)
+    fingerprint = fingerprint_base(base, config, info.classes, info.shape)
+    return Prepared(dataclasses.replace(base, encoder=IdentityEncoder()), splits, fingerprint)
+
+
+def make_experts(task: SeedTask, prepared: Prepared, names: Sequence[str]) -> None:
+    """Train these experts as one stack."""
+    splits, info = prepared.splits, task.info
+    everything = expert_datasets(info.domains, splits.train, splits.shared, splits.validation)
+    datasets = [dataset for dataset in everything if dataset.name in names]
+    for expert in train_experts(
+        task.config, datasets, prepared.base, task.seed, info.unit, info.classes, prepared.fingerprint
+    ):
+        expert.save(task.folder / "experts" / expert.name)
+
+
+def make_pooled(task: SeedTask, prepared: Prepared) -> None:
+    """Train the heads on all data."""
+    splits = prepared.splits
+    tensors = train_pooled(task.config, prepared.base, splits.train, splits.validation, task.seed, task.info.unit)
+    write_tensors(task.file("pooled"), tensors)
+
+
+def make_router(task: SeedTask, prepared: Prepared) -> None:
+    """Train the router."""
+    splits, device = prepared.splits, task.config.device
+    router = train_router(task.config.router, task.info.domains, splits.train, splits.validation, task.seed, device)
+    write_tensors(task.file("router"), router.state_dict())
+
+
+def make_integration(task: SeedTask, prepared: Prepared) -> None:
+    """Train the plain residual bank and the router together; write tensors by `DOMAIN.tensor` and `router.tensor`."""
+    model = load_seed(task.folder, task.config.model_copy(update={"integrate": False}))
+    assert model.router is not None  # `configure` refuses joint training without a trained router
+    training, train = task.config.banks[PLAIN].training, prepared.splits.train
+    parts = model.bank(PLAIN), model.router.network, model.base, train
+    bank, router = train_jointly(training, *parts, task.seed, task.config.device)
+    tensors: dict[str, Tensor] = {
+        f"{name}.{key}": value
+        for name, expert in zip(model.experts.names, split_bank(bank), strict=True)
+        for key, value in expert.items()
+    }
+    tensors |= {f"router.{name}": value for name, value in router.state_dict().items()}
+    write_tensors(task.file("integration"), tensors)
+
+
+def make_decomposer(task: SeedTask) -> None:
+    """Train the model that turns a sentence into steps."""
+    config = task.config
+    tensors = train_decomposer(config.decomposer, task.seed, config.backbone).tensors()
+    write_tensors(task.file("decomposer"), tensors)
+
+
+def make_parts(task: SeedTask, data: Data) -> None:
+    """Compute the parts of the test split."""
+    recover(task.folder)  # a worker that was lost may have been writing them
+    with edit(task.folder) as transaction:
+        write_test_parts(transaction, load_seed(task.folder, task.config), data)
+
+
+def parts_of_test(model: Model, data: Data) -> Banks:
+    """Return the parts of every bank of a model on the test split."""
+    test = embed_split(model.config, model.base, data.test)
+    domains = model.expert_index(test.domains)
+    return {bank_id: model.parts_of(test.inputs, bank_id, test.labels, domains) for bank_id in model.banks}
+
+
+def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None:
+    """Compute the parts of the test split for the experts that a model has now, and write them on commit."""
+    model.route_by_keys_if_needed()  # until the router is retrained
+    place_model(model, model.config.device)
+    if model.config.controlled_bank:
+        files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
+        write_calibration(*files, model.calibrated())
+    names = model.domain_names, len(model.experts), model.classes
+    write_parts(transaction.new("parts"), parts_of_test(model, data), *names)
+
+
+def evaluate_seed(config: RunConfig, folder: Path, seed: int) -> list[Row]:
+    """Return the rows of results.jsonl of one seed."""
+    stored = read_parts(folder, seed)
+    sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
+    return list(evaluate(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep))
