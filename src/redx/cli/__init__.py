@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run
+from redx.cli import calibrate, certify, check, checkpoint, evaluate, experts, predict, resources, run
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -31,7 +31,7 @@ caching = typer.Typer(help="Show or clear the cache: data, backbones, features."
 
 app.add_typer(running, name="run")
 app.command()(evaluate.evaluate)
-app.command()(evaluate.certify)
+app.command()(certify.certify)
 app.command()(calibrate.calibrate)
 app.command()(check.check)
 app.command()(run.report)
