@@ -9,10 +9,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import redx
 
 torch.manual_seed(0)
-sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+config = LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4)
 names = ["law", "code", "news"]
 lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False)  # random, as nothing is trained
-model = get_peft_model(LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes)), lora, adapter_name=names[0])
+model = get_peft_model(LlamaForCausalLM(config), lora, adapter_name=names[0])
 assert isinstance(model, PeftModel)
 for name in names[1:]:
     model.add_adapter(name, lora)

@@ -21,7 +21,7 @@ models = [
 voting = VotingClassifier(models, voting="soft").fit(train_x, train_y)
 
 # %% The arrays: log-probabilities of every member. There is no base and no router, so both are zeros.
-members = np.stack([member.predict_proba(test_x) for member in voting.estimators_], 1)  # (N, K, C)
+members = np.stack([voting.named_estimators_[name].predict_proba(test_x) for name, _ in models], 1)  # (N, K, C)
 log_probabilities = np.log(np.maximum(members, 1e-12))
 examples, experts, classes = members.shape
 arrays = {

@@ -186,7 +186,7 @@ def tensor_bombs() -> list[Bomb]:
     ]  # fmt: skip
     states = [Bomb(name, "t.pt", write, INSPECT) for name, write in programs]
     states += [Bomb(name, "t.pt", write, SHRINK) for name, write in programs[:1]]
-    labels = {name: full((2**20,), "u1") for name in ("labels", "domains")}
+    labels: dict[str, Any] = {name: full((2**20,), "u1") for name in ("labels", "domains")}
     outputs: list[tuple[str, Writer]] = [
         ("outputs of zeros", arrays(
             base=full((2**20, 4), "f4"), residuals=full((2**20, 2, 4), "f4"), gates=full((2**20, 2), "f4"), **labels)),

@@ -116,7 +116,9 @@ def parts_from_arrays(arrays: Mapping[str, numpy.ndarray | Tensor], where: str =
     _check_indices("domains", tensors["domains"], where, 1)
     exact = any(tensor.dtype == torch.float64 for tensor in tensors.values())
     dtype = torch.float64 if exact else torch.float32
-    return Parts(**{name: t.to(dtype) if t.is_floating_point() else t for name, t in tensors.items()})
+    tensors = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    confidences = tensors.pop("confidences", None)
+    return Parts(*(tensors[name] for name in NEEDED), confidences=confidences)
 
 
 def _to_tensor(name: str, array: Any, where: str) -> Tensor:
