@@ -5,8 +5,8 @@ python benchmarks/before_after.py BEFORE AFTER…
 Each argument is a folder that holds run folders by task, such as `runs/toy` and `runs/mnist`. Every run is made by
 `redx run TASK --preset quick --out FOLDER/TASK` with the code of one version (`git archive COMMIT`), on the same
 machine with the same number of threads. A table is printed for every task: accuracy and certified accuracy at ε = 1 of
-every rule with every bank that the first folder has, whether the trained tensors are the same bit for bit, and the largest
-difference of any figure in `rules` of summary.json.
+every rule with every bank that the first folder has, how many trained tensors are the same bit for bit, and the
+largest difference of any figure in `rules` of summary.json.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.cli import calibrate, certify, check, checkpoint, evaluate, experts, predict, resources, run
+from redx.cli import calibrate, certify, check, checkpoint, evaluate, experts, inspect, predict, resources, run
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -39,7 +39,7 @@ app.command()(predict.predict)
 app.command(context_settings={"ignore_unknown_options": True})(predict.solve)  # a question may begin with a minus
 app.command()(checkpoint.export)
 app.command()(checkpoint.shrink)
-app.command()(checkpoint.inspect)
+app.command()(inspect.inspect)
 app.command("data")(resources.make_data)
 app.add_typer(fetching, name="fetch")
 fetching.command("mnist")(resources.fetch_mnist)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from redx.composition import certificate
 from redx.composition.evaluation import certify, worst_harm
-from redx.composition.metrics import exact_interval
+from redx.composition.metrics import exact_interval, upper_bound
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import Rule
 from redx.errors import RedxError
@@ -150,18 +150,11 @@ def allowed_harm(examples: int, risk: float, confidence: float | None = None) ->
     low, high = -1, examples  # the upper bound grows with the number of harmed examples
     while low < high:
         middle = (low + high + 1) // 2
-        if _upper_bound(middle, examples, confidence) <= risk:
+        if upper_bound(middle, examples, confidence) <= risk:
             low = middle
         else:
             high = middle - 1
     return low
-
-
-def _upper_bound(harmed: int, examples: int, confidence: float) -> float:
-    """Return the exact (Clopper-Pearson) upper confidence bound of a share."""
-    from scipy import stats
-
-    return 1.0 if harmed >= examples else float(stats.beta.ppf(confidence, harmed + 1, examples - harmed))
 
 
 def check_risk(risk: float, examples: int, confidence: float | None = None) -> float:
