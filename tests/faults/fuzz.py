@@ -80,8 +80,10 @@ def run_case(number: int, seed: int, targets: list[Target], count: Count, debug:
         if debug:
             traceback.print_exc()
         where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno}"
-        count.failures.append(f"{_name(number, seed, target)}: {type(error).__name__} at {place}: {str(error)[:200]}")
+        location = f"{Path(where.filename).name}:{where.lineno}"
+        count.failures.append(
+            f"{_name(number, seed, target)}: {type(error).__name__} at {location}: {str(error)[:200]}"
+        )
     finally:
         signal.alarm(0)
         if target.path:
