@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from redx.composition.certify_parts import certify_parts as certify_parts
     from redx.composition.evaluation import certify as certify
     from redx.composition.noise import NOISES as NOISES
     from redx.composition.parts import Parts as Parts
@@ -28,11 +29,25 @@ _MODULES = {  # symbol to the module that defines it
     "RedxError": "errors",
     "Run": "runs.pipeline",
     "certify": "composition.evaluation",
+    "certify_parts": "composition.certify_parts",
     "load": "runs.folder",
     "run": "runs.pipeline",
     "solver": "runs.folder",
 }
-__all__ = ["NOISES", "RULES", "Model", "Parts", "RedClassifier", "RedxError", "Run", "certify", "load", "run", "solver"]
+__all__ = [
+    "NOISES",
+    "RULES",
+    "Model",
+    "Parts",
+    "RedClassifier",
+    "RedxError",
+    "Run",
+    "certify",
+    "certify_parts",
+    "load",
+    "run",
+    "solver",
+]
 
 
 def __getattr__(name: str) -> Any:

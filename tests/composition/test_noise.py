@@ -157,10 +157,10 @@ def test_permute_deranges_its_share_of_the_columns(experts: int, level: float) -
 def test_permute_sends_every_expert_everywhere() -> None:
     columns = torch.arange(4).expand(MANY, 4)
     moved = apply("permute", columns, 1.0)
-    for place in range(4):
-        shares = moved[:, place].bincount(minlength=4) / MANY
-        assert shares[place] == 0
-        assert torch.allclose(shares[torch.arange(4) != place], torch.tensor(1 / 3), atol=0.02)
+    for expert in range(4):
+        shares = moved[:, expert].bincount(minlength=4) / MANY
+        assert shares[expert] == 0
+        assert torch.allclose(shares[torch.arange(4) != expert], torch.tensor(1 / 3), atol=0.02)
 
 
 def test_kinds_are_found_by_name_and_others_refused() -> None:

@@ -13,11 +13,11 @@ from redx.seeding import generator
 
 def test_clusters_find_the_clouds() -> None:
     arrays = draw_clouds()
-    found = clusters.find_clusters(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test"))
+    labels = clusters.find_clusters(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test"))
     for cloud in range(4):
-        assert len(found[torch.tensor(arrays["domain"]) == cloud].unique()) == 1
-    assert torch.equal(found, clusters.find_clusters(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test")))
-    assert (torch.bincount(found).diff() <= 0).all()  # the largest first
+        assert len(labels[torch.tensor(arrays["domain"]) == cloud].unique()) == 1
+    assert torch.equal(labels, clusters.find_clusters(torch.tensor(arrays["x"]).float(), 4, 10, generator(0, "test")))
+    assert (torch.bincount(labels).diff() <= 0).all()  # the largest first
 
 
 def test_small_clusters_are_merged_and_equal_points_do_no_harm() -> None:

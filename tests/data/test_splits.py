@@ -45,9 +45,9 @@ def test_a_disjoint_split_distributes_whole_questions(keys: list[str], seed: int
 
 @given(rows=st.integers(20, 300), seed=st.integers(0, 2**40))
 def test_a_random_split_distributes_rows(rows: int, seed: int) -> None:
-    found = split_rows(["same"] * rows, SHARES, "random", seed)
-    assert torch.cat(found).sort().values.tolist() == list(range(rows))
-    for part, share in zip(found, SHARES, strict=True):
+    divided = split_rows(["same"] * rows, SHARES, "random", seed)
+    assert torch.cat(divided).sort().values.tolist() == list(range(rows))
+    for part, share in zip(divided, SHARES, strict=True):
         assert abs(len(part) - share * rows) <= 1
 
 
@@ -133,10 +133,10 @@ def test_a_split_by_domain_is_fair_and_disjoint() -> None:
     keys = [str(at // 2) for at in range(400)]  # every text twice
     every = Split(torch.arange(400), labels, domains)
     train, validation, test = splits.split_by_domain(keys, every, "disjoint", 0)
-    found = [{keys[row] for row in some.tolist()} for some in (train, validation, test)]
-    assert not found[0] & found[1] | found[0] & found[2] | found[1] & found[2]
-    assert set().union(*found) == set(keys)
-    assert [len(some) for some in found] == [160, 20, 20]
+    divided = [{keys[row] for row in some.tolist()} for some in (train, validation, test)]
+    assert not divided[0] & divided[1] | divided[0] & divided[2] | divided[1] & divided[2]
+    assert set().union(*divided) == set(keys)
+    assert [len(some) for some in divided] == [160, 20, 20]
     assert len(test) == 20  # one of each
     assert set(labels[test].tolist()) == set(range(5))
     again = splits.split_by_domain(keys, every, "disjoint", 0)

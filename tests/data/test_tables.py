@@ -150,7 +150,7 @@ def test_writing_makes_the_folder_and_replaces_what_was_there() -> None:
     tables.write_jsonl(path, [{"a": 1}, {"a": 2}])
     tables.write_jsonl(path, iter([{"a": 3}]))
     assert tables.read_jsonl(path, {"a": int}) == [{"a": 3}]
-    assert [each.name for each in path.parent.iterdir()] == ["records.jsonl"]
+    assert [entry.name for entry in path.parent.iterdir()] == ["records.jsonl"]
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +168,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(monkeypatch: py
         with pytest.raises(RedxError, match=r"A record for records\.jsonl cannot be written as JSON"):
             tables.write_jsonl(path, [{"a": value}])
     assert tables.read_jsonl(path, {"a": int}) == [{"a": 1}]
-    assert [each.name for each in Path().iterdir()] == ["records.jsonl"]
+    assert [entry.name for entry in Path().iterdir()] == ["records.jsonl"]
 
 
 def test_a_path_that_cannot_be_written_is_refused() -> None:
@@ -177,7 +177,7 @@ def test_a_path_that_cannot_be_written_is_refused() -> None:
     for path in (Path("folder"), Path("file/inside.jsonl")):
         with pytest.raises(RedxError, match="Cannot write"):
             tables.write_jsonl(path, [{"a": 1}])
-    assert sorted(each.name for each in Path().iterdir()) == ["file", "folder"]
+    assert sorted(entry.name for entry in Path().iterdir()) == ["file", "folder"]
 
 
 def test_csv_files_of_spreadsheets_are_read(tmp_path: Path) -> None:

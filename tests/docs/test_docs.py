@@ -15,6 +15,7 @@ import uvicorn
 
 import redx
 from helpers.clinc import real_folder
+from helpers.parts import draw_parts, write_parts
 from redx.cli import main
 from redx.engine import ENGINES
 from redx.models.calibration import read_calibration, write_calibration
@@ -77,6 +78,8 @@ def test_commands_in_the_documents_run(
                 calibrate_on_many_examples(tmp_path / "runs" / name / "seed-0")
     if words[:2] == ("fetch", "intents"):
         monkeypatch.setenv("REDX_DATA", str(real_folder()))
+    for name in (word for word in words if word.endswith(".npz") and "--parts" in words):
+        write_parts(tmp_path / name, draw_parts(400, 3, 4))
     if words[0] in ("cache", "doctor"):
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     if words[0] == "serve":

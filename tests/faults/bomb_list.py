@@ -30,6 +30,7 @@ FEATURES = "run features --preset quick --data {} --study none --limit 200 --out
 TEXTS = "run jsonl --preset quick --data {} --backbone lm --study none --domain domain --limit 100 --out out"
 ROWS = "experts train texts --domain new --data {} --out new"
 ADD = "experts add run {}"
+CERTIFY = "certify --parts {} --risk 0.1"
 INSPECT, SHRINK = "inspect {}", "shrink {} --trainable-last-n-layers 1 --out slim.safetensors"
 PACKED: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
 ROW = b'{"text":"a b","label":"yes","domain":"d"}\n'
@@ -185,7 +186,19 @@ def tensor_bombs() -> list[Bomb]:
     ]  # fmt: skip
     states = [Bomb(name, "t.pt", write, INSPECT) for name, write in programs]
     states += [Bomb(name, "t.pt", write, SHRINK) for name, write in programs[:1]]
+    labels: dict[str, Any] = {name: full((2**20,), "u1") for name in ("labels", "domains")}
+    outputs: list[tuple[str, Writer]] = [
+        ("outputs of zeros", arrays(
+            base=full((2**20, 4), "f4"), residuals=full((2**20, 2, 4), "f4"), gates=full((2**20, 2), "f4"), **labels)),
+        ("bytes as outputs", arrays(
+            base=full((2**20, 5), "u1"), residuals=full((2**20, 6, 5), "u1"), gates=full((2**20, 6), "u1"), **labels)),
+        ("many classes", arrays(base=full((2, 5 * 10**6), "f4"), residuals=full((2, 3, 5 * 10**6), "f4"),
+                                gates=full((2, 3), "f4"), labels=full((2,), "u1"), domains=full((2,), "u1"))),
+        ("declared shape", declared(10**9, 10**3)),
+    ]  # fmt: skip
+    certified = [Bomb(name, "t.npz", write, CERTIFY) for name, write in outputs]
     other = [
+        *certified,
         Bomb("zeros", "mnist", gzipped, "run mnist --preset quick --data-dir {} --out out"),
         Bomb("declared shape", "t.npy", lambda path: path.write_bytes(header("<f4", 2**40, 2**40)), INSPECT),
         Bomb("questions", "t.jsonl", repeat(b'{"question":"1 plus 1","answer":2}\n'),

@@ -64,12 +64,12 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
     """Return what is wrong in a world after a command ended early: its state, its repetition, and the next run."""
     problems = _check_ending(ended, mode)
     run = _run_of(verb)
-    said, state = answers_of(run), state_of(world)
+    answers, state = answers_of(run), state_of(world)
     is_after = state == reference.after
     if verb.whole:
         if state not in (reference.before, reference.after):
             problems.append(f"the state is neither before nor after: {_difference(state, reference)}")
-        elif said != (reference.said_after if is_after else reference.said_before):
+        elif answers != (reference.said_after if is_after else reference.said_before):
             problems.append("readers do not say what they say before or after")
     else:
         for name, digest in state.items():

@@ -28,7 +28,8 @@ from faults.targets import Material, Target, make_material, make_targets
 from redx.errors import RedxError
 
 MEMORY = 2 * 2**20  # KiB that a case may add to the memory of this process
-SECONDS = 30  # that a case may take
+SECONDS = 30  # of the processor that a case may take
+WAITING = 600  # seconds that it may take altogether, on a machine that does other work too
 OUTCOMES = ("accepted", "refused", "failed")
 
 
@@ -68,7 +69,8 @@ def run_case(number: int, seed: int, targets: list[Target], count: Count, debug:
     try:
         if target.path:
             target.path.write_bytes(mutated)
-        signal.alarm(SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, SECONDS)
+        signal.alarm(WAITING)
         target.read(draw)
         count.accepted += 1
     except RedxError as error:
@@ -80,9 +82,12 @@ def run_case(number: int, seed: int, targets: list[Target], count: Count, debug:
         if debug:
             traceback.print_exc()
         where = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{Path(where.filename).name}:{where.lineno}"
-        count.failures.append(f"{_name(number, seed, target)}: {type(error).__name__} at {place}: {str(error)[:200]}")
+        location = f"{Path(where.filename).name}:{where.lineno}"
+        count.failures.append(
+            f"{_name(number, seed, target)}: {type(error).__name__} at {location}: {str(error)[:200]}"
+        )
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         if target.path:
             target.path.write_bytes(original)
@@ -135,9 +140,10 @@ def run_cases(
     count = Count()
 
     def stop(_: int, __: FrameType | None) -> None:
-        raise Hang(f"more than {SECONDS} s")
+        raise Hang(f"more than {SECONDS} s of the processor, or {WAITING} s altogether")
 
     signal.signal(signal.SIGALRM, stop)
+    signal.signal(signal.SIGPROF, stop)
     start = last = time.monotonic()
     for number in cases:
         run_case(number, seed, targets, count, debug)

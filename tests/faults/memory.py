@@ -118,13 +118,13 @@ def main(words: list[str]) -> int:
     line = "{:<30}{:<20}{:<15}{:>12}{:>9}{:>6}{:>9}"
     print(line.format("file", "", "command", "bytes", "peak MB", "exit", "seconds"), flush=True)
     faults = []
-    with tempfile.TemporaryDirectory(prefix="redx-memory-") as place:
-        template = Path(place) / "template"
+    with tempfile.TemporaryDirectory(prefix="redx-memory-") as scratch:
+        template = Path(scratch) / "template"
         prepare(template)
         for bomb in all_bombs():
             if words and not any(word in f"{bomb.name} {bomb.file} {bomb.words}" for word in words):
                 continue
-            row, bad = try_bomb(bomb, template, Path(place) / "case")
+            row, bad = try_bomb(bomb, template, Path(scratch) / "case")
             print(line.format(*row), "BAD" if bad else "", flush=True)
             faults += [f"{row[0]}, {row[1]}, {row[2]}: {bad}"] if bad else []
     print("\n" + ("\n".join(faults) or f"all below {LIMIT / 1e6:,.0f} MB, exit code 0 or 2, no traceback"))

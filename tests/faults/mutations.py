@@ -53,9 +53,9 @@ def mutate_bytes(content: bytes, draw: Random) -> bytes:
             case 5:
                 data[at : at + length] = draw.choice([b"\0", b"\xff", b"{", b'"', b"\n", b"9"]) * length
             case 6 if len(data) >= 8:  # where the sizes are
-                place = draw.choice([0, max(0, len(data) - 22), draw.randrange(len(data))])
+                position = draw.choice([0, max(0, len(data) - 22), draw.randrange(len(data))])
                 size = draw.choice([0, 1, 2**31, 2**32 - 1, 2**40, 2**63 - 1, len(data)])
-                data[place : place + 8] = struct.pack("<Q", size)
+                data[position : position + 8] = struct.pack("<Q", size)
             case _:
                 other = draw.randrange(len(data) + 1)
                 data[at : at + length] = data[other : other + length]
@@ -69,7 +69,7 @@ def mutate_json(content: bytes, draw: Random) -> bytes:
         value = _change(value, draw)
     text = json.dumps(value)
     if draw.random() < 0.15 and "{" in text:  # a key twice, or a number that JSON does not have
-        at = draw.choice([place for place, one in enumerate(text) if one == "{"])
+        at = draw.choice([position for position, one in enumerate(text) if one == "{"])
         key = draw.choice(['"domain"', '"version"', '"seeds"', '"banks"', '"a"', '"rules"'])
         text = text[: at + 1] + f"{key}: {draw.choice(RAW)}, {key}: 1, " + text[at + 1 :]
     elif draw.random() < 0.1:

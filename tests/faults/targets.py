@@ -25,6 +25,8 @@ from faults.mutations import (
 )
 from helpers.checked_runs import write_risk
 from helpers.own_data import draw_clouds, text_records, write_arrays, write_table
+from helpers.parts import draw_parts, write_parts
+from redx.composition.certify_parts import certify_parts
 from redx.composition.evaluation import certify, evaluate, match_banks
 from redx.composition.summary import read_summary
 from redx.data import tables
@@ -93,6 +95,8 @@ def make_material(folder: Path) -> Material:
     (run / "study.json").write_text(json.dumps(dataclasses.asdict(study)))
     for name in ("table.jsonl", "table.csv", "table.parquet"):
         write_table(folder / name, text_records(24))
+    for name in ("parts.npz", "parts.safetensors"):
+        write_parts(folder / name, draw_parts(24, 3, 4, dtype=torch.float32), confidences=True)
     export_run(run, folder / "checkpoint.safetensors")
     torch.save({"state_dict": {"layers.0.weight": torch.ones(2, 3), "head.bias": torch.ones(2)}}, folder / "state.pt")
     cache = FeatureCache(folder / "features", 2, {"fingerprint": "x", "pooling": "mean"})
@@ -126,6 +130,14 @@ def make_targets(material: Material) -> list[Target]:
         evaluate(banks, task="features", seed=0, domains=stored.domains, rules=["red"], kinds=["swap"], levels=[0.5])
         for rule, _bank, parts in match_banks(banks, ["moe"]):
             certify(rule, parts)
+
+    def foreign_parts(path: Path) -> Callable[[Random], object]:
+        def read(draw: Random) -> None:
+            rule, score = draw.choice(["red", "sum", "moe", "uniform"]), draw.choice(["gain", "answer"])
+            risk = 0.2 if rule in ("red", "sum") else None
+            certify_parts(path, rule, risk=risk, score=score, kinds=["swap", "jitter"], levels=[0.5])
+
+        return read
 
     def check_risk(_: Random) -> None:
         check_run(folder / "calibrated", Floors(max_risk=0.01))
@@ -189,6 +201,10 @@ def make_targets(material: Material) -> list[Target]:
         Target("table.csv", folder / "table.csv", [mutate_lines], read_rows(folder / "table.csv"), 3),
         Target("table.parquet", folder / "table.parquet", [mutate_parquet], read_rows(folder / "table.parquet"), 3),
         Target("data.npz", folder / "data.npz", numbers, features, 3),
+        Target("parts.npz", folder / "parts.npz", numbers, foreign_parts(folder / "parts.npz"), 2),
+        Target(
+            "parts.safetensors", folder / "parts.safetensors", tensors, foreign_parts(folder / "parts.safetensors"), 2
+        ),
         Target("expert.json", material.expert / "expert.json", jsons, add_expert, 4),
         Target("expert.safetensors", material.expert / "expert.safetensors", tensors, add_expert, 4),
         Target("config.json", run / "config.json", jsons, predict, 3),

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import numpy
 import torch
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor
 
 from redx.composition.parts import Parts
@@ -28,6 +31,16 @@ def draw_parts(
         labels=torch.randint(max(2, classes), (examples,), generator=source),
         domains=torch.randint(max(1, experts), (examples,), generator=source),
     )
+
+
+def write_parts(path: Path, parts: Parts, confidences: bool = False) -> Path:
+    """Write parts as an .npz or safetensors file, such as a user would write; with confidences on demand."""
+    tensors = parts.tensors() | ({"confidences": parts.gates + 1} if confidences else {})
+    if path.suffix == ".npz":
+        numpy.savez(path, **{name: tensor.numpy() for name, tensor in tensors.items()})  # pyright: ignore[reportArgumentType]
+    else:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
+    return path
 
 
 def reorder_experts(parts: Parts, order: list[int]) -> Parts:

@@ -69,9 +69,9 @@ def test_many_texts_are_found_fast(tmp_path: Path) -> None:
     asked = [texts[n] for n in order.tolist()]
     start = time.perf_counter()
     assert mine.missing(asked) == []
-    found, _ = mine.get(asked)
+    cached, _ = mine.get(asked)
     assert time.perf_counter() - start < 5
-    assert torch.equal(found, rows[order])
+    assert torch.equal(cached, rows[order])
 
 
 def test_an_error_keeps_the_batches_before_it(tmp_path: Path) -> None:

@@ -96,4 +96,4 @@ def test_any_bytes_are_a_struct_or_refused(content: bytes) -> None:
     reader = parquet_pages._Reader(content)
     with suppress(ValueError):
         assert isinstance(reader.struct(), dict)
-        assert reader.place <= len(content)
+        assert reader.position <= len(content)

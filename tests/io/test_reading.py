@@ -28,12 +28,12 @@ ALLOWED = {  # files outside `io` that read something themselves, and why they m
 
 def test_no_other_module_reads_files_by_itself() -> None:
     source = Path(redx.__file__).parent
-    found = {
+    readers = {
         path.relative_to(source).as_posix()
         for path in source.rglob("*.py")
         if path.parent.name != "io" and READERS.search(path.read_text())
     }
-    assert found == set(ALLOWED)
+    assert readers == set(ALLOWED)
 
 
 def test_any_error_becomes_one_sentence_but_interrupts_pass() -> None:

@@ -6,7 +6,20 @@ import sys
 
 import typer
 
-from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run, serve, sweep
+from redx.cli import (
+    calibrate,
+    certify,
+    check,
+    checkpoint,
+    evaluate,
+    experts,
+    inspect,
+    predict,
+    resources,
+    run,
+    serve,
+    sweep,
+)
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -32,7 +45,7 @@ caching = typer.Typer(help="Show or clear the cache: data, backbones, features."
 app.add_typer(running, name="run")
 app.command()(sweep.sweep)
 app.command()(evaluate.evaluate)
-app.command()(evaluate.certify)
+app.command()(certify.certify)
 app.command()(calibrate.calibrate)
 app.command()(check.check)
 app.command()(run.report)
@@ -42,7 +55,7 @@ app.command()(serve.serve)
 app.command()(serve.replay)
 app.command()(checkpoint.export)
 app.command()(checkpoint.shrink)
-app.command()(checkpoint.inspect)
+app.command()(inspect.inspect)
 app.command("data")(resources.make_data)
 app.add_typer(fetching, name="fetch")
 fetching.command("mnist")(resources.fetch_mnist)

@@ -1,4 +1,4 @@
-"""The verbs that measure finished runs: evaluate, certify."""
+"""The verb `evaluate`: other rules, noise or ε for a finished run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_rules, show_table
+from redx.cli.common import AsJson, Folder, print_json, say, show_rules
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -77,47 +77,3 @@ def _open_checkpoint(file: Path, backbone: str | None) -> EvaluatedCheckpoint | 
     from redx.runs import checkpoint
 
     return checkpoint.evaluate_checkpoint(file, backbone)
-
-
-def certify(
-    folder: Folder,
-    rule: Annotated[str, typer.Option(help="rule, or rule/bank")] = "red",
-    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing weight; repeatable")] = None,
-    seed: OneSeed = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compute exact certified accuracy: the share of examples that no router within ε can get wrong.
-
-    Example: `redx certify runs/toy --rule red --epsilon 0.1 --epsilon 1`
-    """
-    from redx.composition import certificate
-    from redx.composition.evaluation import certify, match_banks
-    from redx.composition.rules import RuleId
-    from redx.runs.folder import choose_seed
-    from redx.runs.parts import read_parts
-
-    config, seed = choose_seed(folder, seed)
-    banks = read_parts(folder, seed).banks
-    results = []
-    for matched, bank, parts in match_banks(banks, [rule]):
-        certified = certify(matched, parts)
-        correct = certified.predicted == parts.labels
-        shares = {
-            f"{share:g}": certificate.certified_accuracy(certified.radius, correct, share)
-            for share in epsilon or config.epsilons
-        }
-        quantiles = {f"{q:g}": float(certified.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
-        breakable = float((certified.radius < 1).double().mean())
-        name = str(RuleId(matched.name, bank))
-        results.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
-    if as_json:
-        return print_json(results if len(results) != 1 else results[0])
-    names = list(results[0]["certified"])
-    rows = [
-        [row["rule"], *(f"{row['certified'][name]:.4f}" for name in names), f"{row['breakable']:.4f}"]
-        for row in results
-    ]
-    show_table(
-        ["rule", *(f"ε = {name}" for name in names), "breakable"], rows, f"Certified accuracy, {folder}, seed {seed}"
-    )
-    say("ε: share of routing weight that an adversary may move. Breakable: examples that change under some router.")

@@ -274,6 +274,32 @@ def exact_interval(count: int, examples: int, level: float = 0.95) -> tuple[floa
     return float(interval.low), float(interval.high)
 
 
+def upper_bound(successes: int, examples: int, confidence: float) -> float:
+    """Return the exact (Clopper-Pearson) upper confidence bound of a share.
+
+    Parameters
+    ----------
+    successes, examples
+        How many of how many examples.
+    confidence
+        Probability with which the true share is at most the bound, whatever it is.
+
+    Returns
+    -------
+    float
+        The bound; 1 where all examples have the property.
+
+    Examples
+    --------
+    >>> round(upper_bound(5, 100, 0.95), 4), round(upper_bound(0, 100, 0.95), 4)
+    (0.1023, 0.0295)
+    """
+    from scipy import stats
+
+    left = examples - successes
+    return 1.0 if left <= 0 else float(stats.beta.ppf(confidence, successes + 1, left))
+
+
 def student_quantile(freedom: int) -> float:
     """Return the 97.5 % quantile of Student's t distribution.
 

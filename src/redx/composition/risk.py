@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from redx.composition import certificate
+from redx.composition.evaluation import certify, worst_harm
+from redx.composition.metrics import exact_interval, upper_bound
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import Rule
 from redx.errors import RedxError
@@ -148,18 +150,80 @@ def allowed_harm(examples: int, risk: float, confidence: float | None = None) ->
     low, high = -1, examples  # the upper bound grows with the number of harmed examples
     while low < high:
         middle = (low + high + 1) // 2
-        if _upper_bound(middle, examples, confidence) <= risk:
+        if upper_bound(middle, examples, confidence) <= risk:
             low = middle
         else:
             high = middle - 1
     return low
 
 
-def _upper_bound(harmed: int, examples: int, confidence: float) -> float:
-    """Return the exact (Clopper-Pearson) upper confidence bound of a share."""
-    from scipy import stats
+def check_risk(risk: float, examples: int, confidence: float | None = None) -> float:
+    """Return a risk unchanged, or raise `RedxError` if it is none, or too small for so many calibration examples.
 
-    return 1.0 if harmed >= examples else float(stats.beta.ppf(confidence, harmed + 1, examples - harmed))
+    Parameters
+    ----------
+    risk
+        The bound on the harm.
+    examples
+        Number of calibration examples.
+    confidence
+        None for the expected form; otherwise the probability with which the bound has to hold.
+
+    Examples
+    --------
+    >>> check_risk(0.01, examples=99)
+    0.01
+    """
+    if not 0 <= risk <= 1:
+        raise RedxError(f"A risk lies between 0 and 1, not {risk:g}; choose one such as 0.01.")
+    smallest = smallest_risk(examples, confidence)
+    if 0 < risk < smallest - 1e-12:
+        at_least = math.ceil(smallest * 1e4) / 1e4
+        raise RedxError(
+            f"A risk of {risk:g} cannot be promised with {examples} calibration examples; "
+            f"choose at least {at_least:g}, or give more validation examples."
+        )
+    return risk
+
+
+def harm_figures(rule: Rule, parts: Parts) -> dict[str, float]:
+    """Return what the worst router costs on these examples.
+
+    Parameters
+    ----------
+    rule
+        The rule that composes base and experts.
+    parts
+        The record of N examples; where it has cut-offs, they apply.
+
+    Returns
+    -------
+    dict
+        `base`, `clean` and `worst`: accuracy of the base, of the rule, and of the rule under its worst router; `harm`:
+        share of examples that the base answers correctly and the rule, with some router, does not, with the exact 95 %
+        interval from `low` to `high`.
+
+    Examples
+    --------
+    >>> from redx.composition.rules import get_rule
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
+    >>> parts = Parts(base, residuals, torch.tensor([[-9.0, 9.0]]), torch.tensor([0]), torch.tensor([1]))
+    >>> figures = harm_figures(get_rule("red"), parts)
+    >>> figures["clean"], figures["worst"], figures["harm"]
+    (1.0, 0.0, 1.0)
+    """
+    certified = certify(rule, parts)
+    right = certified.predicted == parts.labels
+    harmed = int(worst_harm(parts, certified).sum())
+    low, high = exact_interval(harmed, len(parts))
+    return {
+        "base": float((predicted_classes(parts.base) == parts.labels).double().mean()),
+        "clean": float(right.double().mean()),
+        "worst": float((right & (certified.radius >= 1)).double().mean()),
+        "harm": harmed / len(parts),
+        "low": low,
+        "high": high,
+    }
 
 
 def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None) -> float:

@@ -18,28 +18,7 @@ if TYPE_CHECKING:
 def read_arrays(
     path: Path, needed: Sequence[str], optional: Sequence[str], max_bytes: int = 2**33
 ) -> dict[str, numpy.ndarray]:
-    """Read arrays from an .npz file without unpickling anything.
-
-    Parameters
-    ----------
-    path
-        The .npz file.
-    needed
-        Names of arrays that the file must hold.
-    optional
-        Names of arrays that are read where the file holds them.
-    max_bytes
-        Upper bound on the memory that the arrays take, since a small archive can hold arrays of any size.
-
-    Returns
-    -------
-    dict
-        The arrays by name.
-
-    Raises
-    ------
-    RedxError
-        Where the file is missing, damaged or too large, lacks a needed array, or holds Python objects.
+    """Return arrays of a user's .npz file; the parameters and errors are those of `redx.io.array_files.read_npz`.
 
     Examples
     --------

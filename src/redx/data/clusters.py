@@ -51,7 +51,6 @@ def find_clusters(x: Tensor, count: int, least: int, draw: Generator) -> Tensor:
 
     Examples
     --------
-    >>> import torch
     >>> x = torch.tensor([[0.0], [0.1], [9.0], [0.2], [9.1]])
     >>> find_clusters(x, count=2, least=2, draw=torch.Generator().manual_seed(0))
     tensor([0, 0, 1, 0, 1])
@@ -79,10 +78,9 @@ def _fit_centres(x: Tensor, count: int, draw: Generator) -> Tensor:
 
     seed = int(torch.randint(2**31 - 1, (1,), generator=draw))
     settings: dict[str, Any] = {"n_init": STARTS, "algorithm": "lloyd", "random_state": seed}
-    model = KMeans(count, **settings)
     with warnings.catch_warnings(), threadpool_limits(1):
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct examples than clusters are no problem
-        model.fit(x.numpy())
+        model = KMeans(count, **settings).fit(x.numpy())
     return torch.from_numpy(model.cluster_centers_).to(x.dtype)
 
 
@@ -111,9 +109,8 @@ def cluster_domains(raw: np.ndarray, seen: np.ndarray, labels: np.ndarray, count
         Domain indices, (N,).
     """
     spread = raw[seen].std(0)
-    x = torch.from_numpy(
-        ((raw - raw[seen].mean(0)) / np.where(spread > 0, spread, 1.0)).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS)
-    )
+    scaled = (raw - raw[seen].mean(0)) / np.where(spread > 0, spread, 1.0)
+    x = torch.from_numpy(scaled.clip(-MAX_DEVIATIONS, MAX_DEVIATIONS))
     known = x[torch.from_numpy(seen)]
     least = max(1, min(MIN_CLUSTER, len(known) // (2 * count)))
     clusters = find_clusters(known, min(count, len(known) // least), least, generator(seed, "clusters"))

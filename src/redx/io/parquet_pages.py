@@ -65,14 +65,14 @@ def _column_pages(file: BinaryIO, column: Struct) -> Iterator[int]:
             raise ValueError("a page has a negative size")
         yield header[UNPACKED]
         left -= sum(max(0, header[kind][1]) for kind in HEADERS if kind in header)
-        start += reader.place + header[PACKED]
+        start += reader.position + header[PACKED]
 
 
 class _Reader:
     """Reads Thrift structs from bytes."""
 
     def __init__(self, content: bytes) -> None:
-        self.content, self.place = content, 0
+        self.content, self.position = content, 0
 
     def struct(self, depth: int = 0) -> Struct:
         """Return a struct; all of its values are read, but texts are left out."""
@@ -107,7 +107,7 @@ class _Reader:
         head = self._byte()
         count, kind = head >> 4, head & 15
         count = self._varint() if count == 15 else count
-        if count > len(self.content) - self.place:  # every item takes a byte at least
+        if count > len(self.content) - self.position:  # every item takes a byte at least
             raise ValueError("truncated")
         if kind in (1, 2):
             return [self._byte() == 1 for _ in range(count)]
@@ -115,11 +115,11 @@ class _Reader:
 
     def _byte(self) -> int:
         self._skip(1)
-        return self.content[self.place - 1]
+        return self.content[self.position - 1]
 
     def _skip(self, count: int) -> None:
-        self.place += count
-        if self.place > len(self.content):
+        self.position += count
+        if self.position > len(self.content):
             raise ValueError("truncated")
 
     def _varint(self) -> int:

@@ -18,10 +18,9 @@ from pydantic import Field
 from torch import Tensor
 
 from redx.composition.parts import Cutoffs, Parts
-from redx.composition.risk import harm_thresholds, risk_cutoff, smallest_risk
+from redx.composition.risk import check_risk, harm_thresholds, risk_cutoff, smallest_risk
 from redx.composition.rules import get_rule
 from redx.config import DEFAULT_RISK, ScoreName, StrictConfig
-from redx.errors import RedxError
 from redx.io.files import write_json, write_tensors
 from redx.io.reading import exists, guarded, read_json
 from redx.io.safetensors_files import read_tensors
@@ -143,8 +142,8 @@ def supported_risk(risk: float | None, examples: int, confidence: float | None =
     RedxError
         Where the examples do not support the risk that the user chose.
     """
-    smallest = smallest_risk(examples, confidence)
     if risk is None:
+        smallest = smallest_risk(examples, confidence)
         if tell and smallest > DEFAULT_RISK:
             log.warning(
                 "%d calibration examples support no risk below %.4f, so this is used instead of %g",
@@ -153,15 +152,7 @@ def supported_risk(risk: float | None, examples: int, confidence: float | None =
                 DEFAULT_RISK,
             )
         return max(DEFAULT_RISK, smallest)
-    if not 0 <= risk <= 1:
-        raise RedxError(f"A risk lies between 0 and 1, not {risk:g}; choose one such as 0.01.")
-    if 0 < risk < smallest - 1e-12:
-        at_least = math.ceil(smallest * 1e4) / 1e4
-        raise RedxError(
-            f"A risk of {risk:g} cannot be promised with {examples} calibration examples; "
-            f"choose at least {at_least:g}, or give more validation examples."
-        )
-    return risk
+    return check_risk(risk, examples, confidence)
 
 
 def calibrate(

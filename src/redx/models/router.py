@@ -29,11 +29,9 @@ class Router(Protocol):
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the experts among `names` that this router has no gate for."""
-        ...
 
     def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
         """Return the gates of features h, (N, E) to (N, K), in the order of the library."""
-        ...
 
 
 class NetworkRouter(nn.Module):

@@ -6,9 +6,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from redx.composition.evaluation import certify, worst_harm
-from redx.composition.metrics import exact_interval
 from redx.composition.parts import Parts
+from redx.composition.risk import harm_figures
 from redx.composition.rules import get_rule
 from redx.errors import RedxError
 from redx.models.calibration import Calibration, read_calibration, write_calibration
@@ -91,24 +90,13 @@ def describe_risk(calibration: Calibration, parts: Parts) -> dict[str, Any]:
         risk, confidence, cutoff (None: infinite), calibration (number of examples), base, clean, worst (accuracies),
         and harm with the exact interval low to high.
     """
-    rule = get_rule(RULE)
-    certified = certify(rule, parts)
-    right = certified.predicted == parts.labels
-    base = certify(get_rule("base"), parts).predicted == parts.labels
-    harmed = int(worst_harm(parts, certified).sum())
-    low, high = exact_interval(harmed, len(parts))
     cutoff = calibration.cutoffs.simplex
     return {
         "risk": calibration.risk,
         "confidence": calibration.confidence,
         "cutoff": cutoff if math.isfinite(cutoff) else None,
         "calibration": calibration.examples,
-        "base": float(base.double().mean()),
-        "clean": float(right.double().mean()),
-        "worst": float((right & (certified.radius >= 1)).double().mean()),
-        "harm": harmed / len(parts),
-        "low": low,
-        "high": high,
+        **harm_figures(get_rule(RULE), parts),
     }
 
 

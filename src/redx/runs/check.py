@@ -69,10 +69,10 @@ def read_answers(run: Path, config: RunConfig, seed: int, rule: str) -> SeedAnsw
     name, bank = RuleId.parse(rule)
     bank = bank or ("" if name == "base" else config.main.get(get_rule(name).form, ""))
     stored = read_parts(run, seed)
-    found = next(iter(match_banks(stored.banks, [str(RuleId(name, bank))])), None)
-    if found is None:
+    entry = next(iter(match_banks(stored.banks, [str(RuleId(name, bank))])), None)
+    if entry is None:
         raise RedxError(f"{run} has no bank that the rule {name!r} reads; choose another with --rule.")
-    matched, _, parts = found
+    matched, _, parts = entry
     answers = certify(matched, parts)
     right = answers.predicted == parts.labels
     certified = right & (answers.radius >= 1)

@@ -8,6 +8,8 @@ from fractions import Fraction
 
 from scipy import stats
 
+from redx.composition.metrics import upper_bound as upper_bound  # used with the lower bound
+
 
 def lower_bound(successes: int, examples: int, confidence: float) -> float:
     """Return the exact (Clopper-Pearson) lower confidence bound of a share.
@@ -25,25 +27,6 @@ def lower_bound(successes: int, examples: int, confidence: float) -> float:
     (0.8977, 0.9705)
     """
     return 0.0 if successes <= 0 else float(stats.beta.ppf(1 - confidence, successes, examples - successes + 1))
-
-
-def upper_bound(successes: int, examples: int, confidence: float) -> float:
-    """Return the exact (Clopper-Pearson) upper confidence bound of a share.
-
-    Parameters
-    ----------
-    successes, examples
-        How many of how many examples.
-    confidence
-        Probability with which the true share is at most the bound, whatever it is.
-
-    Examples
-    --------
-    >>> round(upper_bound(5, 100, 0.95), 4), round(upper_bound(0, 100, 0.95), 4)
-    (0.1023, 0.0295)
-    """
-    left = examples - successes
-    return 1.0 if left <= 0 else float(stats.beta.ppf(confidence, successes + 1, left))
 
 
 def mean_count(counts: Sequence[tuple[int, int]], up: bool = False) -> tuple[float, int, int]:

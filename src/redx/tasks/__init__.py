@@ -33,8 +33,7 @@ class Task:
     read
         Takes a user's inputs to the tensor that the network reads, (N, …).
     study
-        Module with the task's own experiments, imported when they run; its function
-        `study(config, data, models, parts)` returns tables and figures for the report.
+        Module whose `study(config, data, models, parts)` returns tables and figures of further experiments.
     text
         Whether a user's inputs are texts.
     options

@@ -71,9 +71,9 @@ def test_poolings_of_several_blocks(kind: str, request: pytest.FixtureRequest) -
     pooling: Pooling
     for pooling in ("mean", "last", "both", "tokens"):
         frozen = FrozenLM(folder, (3, 1), pooling)
-        found = frozen.read([TEXTS[1]])[0]
-        assert frozen.width == found.shape[-1] == (128 if pooling == "both" else 64)
-        torch.testing.assert_close(found, expected[pooling], atol=1e-5, rtol=1e-5)
+        features = frozen.read([TEXTS[1]])[0]
+        assert frozen.width == features.shape[-1] == (128 if pooling == "both" else 64)
+        torch.testing.assert_close(features, expected[pooling], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["qwen", "bert"])

@@ -55,9 +55,9 @@ def execute(program: str) -> tuple[list[int], list[int]]:
     known: dict[str, int] = {}
     operands: list[int] = []
     for number, step in enumerate(steps, 1):
-        found = re.fullmatch(rf"Step {number}: (\w+) ([+-]) (\d+) = (x{number})", step)
-        assert found, step
-        left, symbol, right, name = found.groups()
+        match = re.fullmatch(rf"Step {number}: (\w+) ([+-]) (\d+) = (x{number})", step)
+        assert match, step
+        left, symbol, right, name = match.groups()
         known[name] = SYMBOLS[symbol](known[left] if left in known else int(left), int(right))
         operands += [int(number) for number in (left, right) if number.isdigit()]
     assert last == f"Answer: x{len(steps)}"
@@ -123,7 +123,7 @@ def test_additions_are_uniform_over_operands() -> None:
 def test_balanced_additions_reach_every_sum_equally_often_and_use_zero() -> None:
     records = make("addition", 98 * 40 + 7, 0, balanced=True)
     left, right = (
-        {int(found[side]) for record in records if (found := re.findall(r"\d+", record["question"]))} for side in (0, 1)
+        {int(match[side]) for record in records if (match := re.findall(r"\d+", record["question"]))} for side in (0, 1)
     )
     assert even((record["answer"] for record in records), range(2, 100))
     assert {0, 1, 2} <= left <= set(range(100))
@@ -139,11 +139,11 @@ def test_operations_are_balanced_and_so_are_their_answers(chosen: tuple[str, ...
 
 
 def test_operations_keep_to_their_operands_and_say_what_they_write() -> None:
-    said = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by"}
+    words = {"add": "plus", "sub": "minus", "mul": "times", "div": "divided by"}
     for record in make("ops", 4000, 2):
         left, symbol, right = record["expr"].split()
-        assert record["question"] == f"What is {left} {said[record['operation']]} {right}?"
-        assert dict(zip("+-*/", said, strict=True))[symbol] == record["operation"]
+        assert record["question"] == f"What is {left} {words[record['operation']]} {right}?"
+        assert dict(zip("+-*/", words, strict=True))[symbol] == record["operation"]
         assert 1 <= int(right) <= {"add": 50, "sub": 50, "mul": 100, "div": 12}[record["operation"]]
         assert int(left) <= 50 or symbol != "+"
         assert int(left) % int(right) == 0 or symbol != "/"

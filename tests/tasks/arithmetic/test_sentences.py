@@ -40,8 +40,10 @@ def test_every_sentence_keeps_its_operands(source: str, style: str, program: Pro
     text, order = write(program, random.Random(seed), language(source), style, mixed)
     numbers = [token.value for token in tokens(text) if token.kind == "number"]
     assert len(numbers) == len(order), text
-    assert sorted(place for place in order if place >= 0) == list(range(len(program.operands)))
-    assert all(program.operands[place] == value for value, place in zip(numbers, order, strict=True) if place >= 0)
+    assert sorted(position for position in order if position >= 0) == list(range(len(program.operands)))
+    assert all(
+        program.operands[position] == value for value, position in zip(numbers, order, strict=True) if position >= 0
+    )
     assert not set("{}<>|~") & set(text), text
     assert style == "distractor" or -1 not in order
 

@@ -129,11 +129,11 @@ def test_each_refusal_has_its_own_sentence(words: str, text: str) -> None:
 @given(st.text(max_size=60) | st.text("0123456789+-−.,()%'x e\u0663²½", max_size=30))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
-        found = tokens(text)
+        pieces = tokens(text)
     except RedxError:
         return
-    assert sum(token.kind == "number" for token in found) >= 2
-    for token in found:
+    assert sum(token.kind == "number" for token in pieces) >= 2
+    for token in pieces:
         assert token.kind in ("word", "number", "sign", "mark")
         assert (token.kind == "number") == (token.value is not None)
         assert 0 <= (token.value or 0) <= LARGEST

@@ -189,8 +189,8 @@ def test_a_run_on_texts_from_the_file_to_an_answer(bert: Path, tmp_path: Path) -
     assert done.summary["rules"]["red"]["accuracy"] == done.summary["rules"]["base"]["accuracy"]
     path.unlink()  # a model needs it no more
     model = redx.load(done.folder)
-    said = model.predict(["case 5 is good", "Ünd 你好 " * 900])
-    assert set(said) <= {"no", "yes"}
+    predicted = model.predict(["case 5 is good", "Ünd 你好 " * 900])
+    assert set(predicted) <= {"no", "yes"}
     assert set(model.explain(["x"])[0].weights) == {"d0", "d1", "d2"}
 
 
@@ -241,7 +241,7 @@ def test_domains_are_in_the_order_of_their_folders(tmp_path: Path) -> None:
     config = configure("jsonl", "quick", file=str(tmp_path / "own.jsonl"), domain="domain")
     data = get_task("jsonl").load(config, 0)
     assert list(data.domains) == sorted(data.domains, key=natural_order)
-    place = data.domains.index("_a_")
+    index = data.domains.index("_a_")
     assert all(
-        int(text.split()[1]) % 3 == 1 for text in unpack_texts(data.train.only(data.train.domains == place).inputs)
+        int(text.split()[1]) % 3 == 1 for text in unpack_texts(data.train.only(data.train.domains == index).inputs)
     )

@@ -130,9 +130,9 @@ def test_a_wrong_file_of_the_user_is_an_error(tiny: Path, pack: bool, cached: bo
     folder = write_files(tiny / "mine", lambda name: name + ending, pack, {IMAGES: b"wrong"})
     with pytest.raises(RedxError) as error:
         mnist_folder(folder, tiny_source())
-    expected, found = hashlib.md5(TINY[IMAGES]).hexdigest(), hashlib.md5(b"wrong").hexdigest()
+    expected, actual = hashlib.md5(TINY[IMAGES]).hexdigest(), hashlib.md5(b"wrong").hexdigest()
     assert f"{folder / IMAGES}{ending} is not the MNIST file it should be" in str(error.value)
-    assert f"MD5 expected {expected}, found {found}" in str(error.value)
+    assert f"MD5 expected {expected}, found {actual}" in str(error.value)
 
 
 @pytest.mark.parametrize(

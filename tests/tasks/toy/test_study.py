@@ -29,9 +29,9 @@ def test_mlp_experts_collapse_when_averaged(run: redx.Run) -> None:
 
 
 def test_proposition_3_holds(run: redx.Run) -> None:
-    found = run.summary["study"]["proposition_3"]["0"]
-    assert found["holds"]
-    assert 0 < found["largest_error"] <= found["epsilon"] + 1e-6
+    measured = run.summary["study"]["proposition_3"]["0"]
+    assert measured["holds"]
+    assert 0 < measured["largest_error"] <= measured["epsilon"] + 1e-6
 
 
 def test_the_study_reports_every_segment(run: redx.Run) -> None:

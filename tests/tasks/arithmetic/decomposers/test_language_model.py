@@ -110,9 +110,9 @@ def test_a_broken_model_keeps_to_the_grammar(backbones: dict[str, str]) -> None:
     broken = LMDecomposer.train(0, backbones["qwen3"], samples=1)
     for weights in broken._model.parameters():
         weights.fill_(torch.nan)
-    (found,) = broken.decompose(["12 plus 5"])
-    assert isinstance(found, Program)
-    assert sorted(found.operands) == [5, 12]
+    (outcome,) = broken.decompose(["12 plus 5"])
+    assert isinstance(outcome, Program)
+    assert sorted(outcome.operands) == [5, 12]
 
 
 def test_the_program_of_a_text_does_not_depend_on_the_other_texts(untrained: LMDecomposer) -> None:

@@ -25,8 +25,8 @@ def pointer() -> PointerDecomposer:
 def exact(pointer: PointerDecomposer, lengths: tuple[int, ...], source: str, style: str, total: int = 300) -> float:
     draw = random.Random(f"{lengths}/{source}/{style}")
     programs = [sample(draw, draw.choice(lengths)) for _ in range(total)]
-    found = pointer.decompose([render(program, draw, source, style) for program in programs])
-    return sum(one == other for one, other in zip(found, programs, strict=True)) / total
+    decomposed = pointer.decompose([render(program, draw, source, style) for program in programs])
+    return sum(one == other for one, other in zip(decomposed, programs, strict=True)) / total
 
 
 def test_plain_questions_of_any_length_are_exact(pointer: PointerDecomposer) -> None:
@@ -104,14 +104,14 @@ def test_nothing_malformed_comes_out(pointer: PointerDecomposer, trained: bool) 
         "x" * 100_000,
         "- 1 -",
     ]
-    for text, found in zip(texts, reader.decompose(texts), strict=True):
-        if isinstance(found, RedxError):
+    for text, decomposed in zip(texts, reader.decompose(texts), strict=True):
+        if isinstance(decomposed, RedxError):
             with pytest.raises(RedxError):
                 tokens(text)
             continue
-        assert Program.parse(str(found)) == found
+        assert Program.parse(str(decomposed)) == decomposed
         numbers = [token.value for token in tokens(text) if token.value is not None]
-        for operand in found.operands:  # every number of the text is used at most once
+        for operand in decomposed.operands:  # every number of the text is used at most once
             numbers.remove(operand)
 
 

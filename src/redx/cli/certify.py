@@ -1,0 +1,119 @@
+"""The verb `certify`: exact certificates for a finished run, or for the outputs of any model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from redx.cli.common import AsJson, about, print_json, say, show_table
+from redx.errors import RedxError
+
+
+def certify(
+    folder: Annotated[
+        Path | None, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)
+    ] = None,
+    rule: Annotated[str, typer.Option(help="rule, or rule/bank of a run")] = "red",
+    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing weight; repeatable")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="seed of the run; with --parts, of noise and division", show_default="the first")
+    ] = None,
+    parts: Annotated[
+        Path | None, typer.Option(help="outputs of any model (.npz or .safetensors) instead of a run")
+    ] = None,
+    noise: Annotated[
+        list[str] | None, typer.Option(help="with --parts: kind of noise; repeatable", show_default="all")
+    ] = None,
+    level: Annotated[list[float] | None, typer.Option(help="with --parts: noise level; repeatable")] = None,
+    risk: Annotated[
+        float | None,
+        typer.Option(help="with --parts: largest harm of the worst router, such as 0.01", show_default="no cut-off"),
+    ] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help=f"with --risk: {about('confidence')}", show_default="on average")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="with --risk: outputs of the same model on held-out examples")
+    ] = None,
+    share: Annotated[
+        float | None,
+        typer.Option(help="with --risk: share of the rows that is set aside for calibration", show_default="0.5"),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(help="with --risk: gain or answer, if the file has no confidences", show_default="gain"),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="with --parts: also write rows, predictions and radii to this .npz file")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute exact certified accuracy: the share of examples that no router within ε can get wrong.
+
+    RUN is the folder of a finished run. --parts takes the outputs of any model instead: the arrays base (N, C),
+    residuals (N, K, C), gates (N, K), labels (N,), domains (N,) and, if you have them, confidences (N, K).
+
+    Example: `redx certify runs/toy --rule red --epsilon 0.1 --epsilon 1`
+
+    Example: `redx certify --parts outputs.npz --rule red --risk 0.01`
+    """
+    only_parts = {"noise": noise, "level": level, "risk": risk, "confidence": confidence, "calibration": calibration}
+    only_parts |= {"share": share, "score": score, "out": out}
+    given = [name for name, value in only_parts.items() if value is not None and value != []]
+    if (folder is None) == (parts is None):
+        raise RedxError("Give the folder of a finished run, or --parts FILE with the outputs of any model, not both.")
+    if folder is not None:
+        if given:
+            raise RedxError(f"--{given[0]} goes with --parts; `redx evaluate` and `redx calibrate` do this for a run.")
+        return _certify_run(folder, rule, epsilon, seed, as_json)
+    if risk is None and (idle := [name for name in given if name in ("confidence", "calibration", "share", "score")]):
+        raise RedxError(f"--{idle[0]} needs a risk; give one, such as --risk 0.01.")
+    if calibration is not None and share is not None:
+        raise RedxError(
+            "--share sets rows of FILE aside, and --calibration makes that needless; leave one of them out."
+        )
+    from redx.cli.certify_parts import show_parts
+
+    assert parts is not None
+    settings: dict[str, Any] = {"epsilons": epsilon, "kinds": noise, "levels": level, "risk": risk, "share": share}
+    settings |= {"confidence": confidence, "calibration": calibration, "seed": seed, "score": score}
+    show_parts(parts, rule, {name: value for name, value in settings.items() if value not in (None, [])}, out, as_json)
+
+
+def _certify_run(folder: Path, rule: str, epsilon: list[float] | None, seed: int | None, as_json: bool) -> None:
+    from redx.composition import certificate
+    from redx.composition.evaluation import certify, match_banks
+    from redx.composition.rules import RuleId
+    from redx.runs.folder import choose_seed
+    from redx.runs.parts import read_parts
+
+    config, seed = choose_seed(folder, seed)
+    banks = read_parts(folder, seed).banks
+    results = []
+    for matched, bank, parts in match_banks(banks, [rule]):
+        certified = certify(matched, parts)
+        correct = certified.predicted == parts.labels
+        shares = {
+            f"{share:g}": certificate.certified_accuracy(certified.radius, correct, share)
+            for share in epsilon or config.epsilons
+        }
+        quantiles = {f"{q:g}": float(certified.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
+        breakable = float((certified.radius < 1).double().mean())
+        name = str(RuleId(matched.name, bank))
+        results.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
+    if as_json:
+        return print_json(results if len(results) != 1 else results[0])
+    show_certified(results, f"Certified accuracy, {folder}, seed {seed}")
+
+
+def show_certified(results: list[dict[str, Any]], title: str) -> None:
+    """Print the certified accuracy of every rule by ε, and the share of predictions that some router can change."""
+    names = list(results[0]["certified"])
+    rows = [
+        [row["rule"], *(f"{row['certified'][name]:.4f}" for name in names), f"{row['breakable']:.4f}"]
+        for row in results
+    ]
+    show_table(["rule", *(f"ε = {name}" for name in names), "breakable"], rows, title)
+    say("ε: share of routing weight that an adversary may move. Breakable: examples that change under some router.")
