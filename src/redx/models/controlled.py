@@ -34,14 +34,16 @@ class RiskControlled:
     calibration: Calibration | None
     calibration_data: Callable[[], Split] | None
     anchor_data: Callable[[], Split] | None
+    _known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
 
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
 
-    def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary) -> Parts:
-        """Return the record with the confidences of these experts and the model's cut-offs."""
+    def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary, claims: Tensor | None = None) -> Parts:
+        """Return the record with the confidences of these experts, whose claims may be known, and the cut-offs."""
         calibration = self.calibrated()
-        sure = confidences(calibration.score, parts.base, parts.residuals, library.claims(h))
+        claims = library.claims(h) if claims is None else claims
+        sure = confidences(calibration.score, parts.base, parts.residuals, claims)
         return replace(parts, confidences=sure, cutoffs=calibration.cutoffs)
 
     def calibrated(self) -> Calibration:
@@ -135,8 +137,12 @@ class RiskControlled:
         rate
             Largest share of inputs of known classes that may be taken for strangers.
         """
+        return self.are_strange(self.base.embed(self.read(inputs)), rate)
+
+    def are_strange(self, h: Tensor, rate: float = 0.05) -> Tensor:
+        """Return what `is_strange` returns, for features, (N, E) to (N,)."""
         score, cutoff = self._familiarity(rate)
-        return score(self.base.embed(self.read(inputs))) < cutoff
+        return score(h) < cutoff
 
     def _familiarity(self, rate: float) -> tuple[Callable[[Tensor], Tensor], float]:
         """Return the score of features, and the cut-off that keeps the rate of false abstentions."""
@@ -144,6 +150,11 @@ class RiskControlled:
             raise RedxError("This model answers with numbers and knows no classes; leave out abstain.")
         if self.anchor_data is None or self.calibration_data is None:
             raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
-        anchors, held = self.anchor_data(), self.calibration_data()
-        means = class_means(anchors.inputs, anchors.labels)
-        return lambda h: familiarity(h, means), abstention_cutoff(familiarity(held.inputs, means), rate)
+        known = self._known_examples
+        if known is None or known[0] is not self.anchor_data or known[1] is not self.calibration_data:
+            anchors, held = self.anchor_data(), self.calibration_data()
+            means = class_means(anchors.inputs, anchors.labels)
+            known = self.anchor_data, self.calibration_data, means, familiarity(held.inputs, means)
+            self._known_examples = known
+        means, scores = known[2:]
+        return lambda h: familiarity(h, means), abstention_cutoff(scores, rate)

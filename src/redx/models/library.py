@@ -17,10 +17,12 @@ from torch import Tensor
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import natural_order
-from redx.models.banks import Bank, load_bank, run_bank
+from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
 from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
+from redx.models.ownership import OwnershipScorer
+from redx.models.stack import Stacks
 
 CLOSED_GATE = -1e9  # the gate of an expert that claims nothing: its softmax weight is exactly zero beside any other
 CUTOFF_MARGIN = 1e-4  # relative margin that `with_raised_cutoffs` adds to calibration scores
@@ -62,6 +64,7 @@ class ExpertLibrary:
         self._set(experts)
         self.base, self.banks, self.ownership = base, banks, ownership
         self._compute_fingerprint, self._fingerprint = fingerprint, None
+        self._stacks = Stacks()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -145,7 +148,9 @@ class ExpertLibrary:
     def subset(self, names: Sequence[str]) -> ExpertLibrary:
         """Return a library of these experts alone; nothing is copied."""
         experts = {name: self[name] for name in names}
-        return ExpertLibrary(experts, self.base, self.banks, self.ownership, self._compute_fingerprint)
+        library = ExpertLibrary(experts, self.base, self.banks, self.ownership, self._compute_fingerprint)
+        library._stacks = self._stacks
+        return library
 
     def _set(self, experts: dict[str, Expert]) -> None:
         self._experts = {name: experts[name] for name in sorted(experts, key=natural_order)}
@@ -194,30 +199,33 @@ class ExpertLibrary:
         Tensor
             Residuals or logits of shape (N, K, C); zero where an expert with a cut-off is inactive.
         """
-        outputs = h.new_zeros(len(h), len(self), self.base.outputs)
-        config = self.banks[bank_id]
-        for index, expert in enumerate(self):
-            rows = slice(None) if where is None else where[:, index].nonzero()[:, 0]
-            if where is not None and not len(h[rows]):
-                continue
-            values = run_bank(expert.bank(bank_id, config, self.base), h[rows])[:, 0]
-            if config.owned:
-                active = expert.ownership(self.ownership, self.base).is_active(h[rows], self.ownership.alpha)
-                values = values * active[:, None]
-            outputs[rows, index] = values
+        outputs, config = h.new_zeros(len(h), len(self), self.base.outputs), self.banks[bank_id]
+        if where is not None and not bool(where.any(0).all()):  # experts that no example needs are not even read
+            used = where.any(0).nonzero()[:, 0].tolist()
+            some = self.subset([self.names[index] for index in used])
+            outputs[:, used] = some.outputs(bank_id, h, where[:, used])
+            return outputs
+        banks = [expert.bank(bank_id, config, self.base) for expert in self]
+        self._stacks.fill(outputs, str(config.of or bank_id), list(self), banks, h, where)
+        if config.owned:
+            outputs *= self.active(h, where=where)[..., None]
         return outputs
 
     def claims(self, h: Tensor) -> Tensor:
         """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""
         if not len(self):
             return h.new_zeros(len(h), 0)
-        claims = [expert.ownership(self.ownership, self.base).claims(h) for expert in self]
-        return torch.stack(claims, 1).nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
+        claims = self._stacks.claims(list(self), self._scorers(), h)
+        return claims.nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
 
-    def active(self, h: Tensor, alpha: float | None = None) -> Tensor:
-        """Return where each expert's score exceeds its cut-off: (N, E) to (N, K)."""
-        alpha = alpha or self.ownership.alpha
-        return torch.stack([expert.ownership(self.ownership, self.base).is_active(h, alpha) for expert in self], 1)
+    def active(self, h: Tensor, alpha: float | None = None, where: Tensor | None = None) -> Tensor:
+        """Return where each expert's score exceeds its cut-off: (N, E) to (N, K); with `where`, only there."""
+        alpha, scorers = alpha or self.ownership.alpha, self._scorers()
+        cutoffs = torch.tensor([scorer.cutoff(alpha) for scorer in scorers])
+        return self._stacks.scores(list(self), scorers, h, where) > cutoffs
+
+    def _scorers(self) -> list[OwnershipScorer]:
+        return [expert.ownership(self.ownership, self.base) for expert in self]
 
     def stacked_bank(self, bank_id: BankId) -> Bank:
         """Return the experts of a bank as one stack, to train or to average them."""

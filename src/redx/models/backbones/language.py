@@ -68,8 +68,7 @@ class FrozenLM:
     ) -> None:
         self.folder, self.pooling, self.precision, self.device = folder, pooling, precision, device
         self.max_tokens, self.batch_tokens = max_tokens, batch_tokens
-        self.config = _load_config(folder)
-        depth = self.config.num_hidden_layers
+        depth, self.hidden_size = _read_sizes(folder)
         if not blocks or not all(-depth <= block <= depth for block in blocks):
             raise RedxError(
                 f"{folder.name} has no blocks {blocks}; choose one or more of 1..{depth}, or 0 for its embeddings."
@@ -80,7 +79,12 @@ class FrozenLM:
     @property
     def width(self) -> int:
         """Number of features of a row."""
-        return self.config.hidden_size * len(self.blocks) * (2 if self.pooling == "both" else 1)
+        return self.hidden_size * len(self.blocks) * (2 if self.pooling == "both" else 1)
+
+    @cached_property
+    def config(self) -> Any:
+        """The configuration of the model; it is read on first use, since importing transformers takes seconds."""
+        return _load_config(self.folder)
 
     @cached_property
     def cache(self) -> FeatureCache:
@@ -100,7 +104,8 @@ class FrozenLM:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of the model."""
+        """The tokenizer of the model, loaded on first use."""
+        require_packages("transformers")
         from transformers import AutoTokenizer
 
         try:
@@ -245,6 +250,16 @@ class FrozenLM:
         mean, last = rows.mean(1, keepdim=True), rows[:, -1:]
         pooled = {"mean": [mean], "last": [last], "both": [mean, last], "tokens": [rows]}
         return torch.cat(pooled[self.pooling], dim=-1)
+
+
+def _read_sizes(folder: Path) -> tuple[int, int]:
+    """Return the number of blocks and the width of a model: from config.json itself, or where it has other names."""
+    entries = hub.read_json_object(folder / "config.json")
+    sizes = [entries.get(key) for key in ("num_hidden_layers", "hidden_size")]
+    if not all(type(size) is int and size > 0 for size in sizes) or entries.get("is_encoder_decoder"):
+        config = _load_config(folder)
+        sizes = [config.num_hidden_layers, config.hidden_size]
+    return sizes[0], sizes[1]  # type: ignore[return-value]
 
 
 def _load_config(folder: Path) -> Any:
