@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from redx.cli import calibrate, check, checkpoint, evaluate, experts, predict, resources, run
+from redx.cli import bench, calibrate, check, checkpoint, evaluate, experts, predict, resources, run
 from redx.cli.common import say
 from redx.errors import RedxError
 
@@ -58,6 +58,7 @@ keeping.command()(experts.diff)
 app.add_typer(routing, name="router")
 routing.command("train")(experts.train_router)
 app.command()(resources.doctor)
+app.command()(bench.bench)
 app.command("list")(run.list_tasks)
 
 

@@ -49,7 +49,7 @@ def noisy_weights(
     >>> noisy_weights(get_rule("red-oracle"), parts, noise.get_noise("blur"), level=0.5)
     tensor([[0.7500, 0.2500]])
     """
-    if kind is None or not is_reached(rule, kind):
+    if kind is None or not _is_reached(rule, kind):
         return rule.weights(parts)
     noise.check_level(level)
     draw = draw or generator(0, "noise", kind.name)
@@ -59,7 +59,7 @@ def noisy_weights(
     return rule.weights(replace(parts, gates=gates))
 
 
-def is_reached(rule: Rule, kind: Noise) -> bool:
+def _is_reached(rule: Rule, kind: Noise) -> bool:
     """Return whether a kind of noise can change the weights of a rule."""
     return bool(rule.adversary) and (rule.routed or kind.reaches_unrouted)
 
@@ -98,7 +98,7 @@ def noise_sweep(
     group = max(1, CHUNK // max(1, parts.gates.numel()))  # weights of so many levels fit into memory
     for kind in kinds:
         answers = dict.fromkeys(levels, clean)
-        if is_reached(rule, kind):
+        if _is_reached(rule, kind):
             for start in range(0, len(changed), group):
                 some = changed[start : start + group]
                 weights = [

@@ -31,7 +31,7 @@ FEW = 16  # examples below which a batch of one matrix may run through another k
 VALUES = 2**22  # values of an intermediate result, (K, N, R) or (K, N, C), that are computed at once
 
 
-class Layers:
+class _Layers:
     """What a bank of one expert computes, as plain tensors: weights (1, inner, outer), biases (1, 1, outer) or None."""
 
     def __init__(self, bank: Bank) -> None:
@@ -51,17 +51,17 @@ class Layers:
         return sizes, self.biases[0] is None, self.scale, self.activation, self.weights[0].dtype
 
 
-class Chunk:
+class _Chunk:
     """Up to 64 experts of one shape, each in a slot of tensors that are allocated once."""
 
-    def __init__(self, like: Layers) -> None:
+    def __init__(self, like: _Layers) -> None:
         self.scale, self.activation, self.used = like.scale, like.activation, 0
         self.weights = [weight.new_zeros(SLOTS, *weight.shape[1:]) for weight in like.weights]
         self.biases = [None if bias is None else bias.new_zeros(SLOTS, *bias.shape[1:]) for bias in like.biases]
         self.free = list(range(SLOTS - 1, -1, -1))
         self.width = max(max(weight.shape[1:]) for weight in self.weights)
 
-    def put(self, layers: Layers) -> int:
+    def put(self, layers: _Layers) -> int:
         """Copy one expert into a free slot and return the slot."""
         slot = self.free.pop()
         self.used = max(self.used, slot + 1)
@@ -103,24 +103,24 @@ class Stack:
     """The chunks of one bank, and the slot of every expert in them; a slot is free again when its expert is gone."""
 
     def __init__(self) -> None:
-        self._chunks: dict[tuple[Any, ...], list[Chunk]] = {}
-        self._slots: weakref.WeakKeyDictionary[Expert, tuple[Chunk, int]] = weakref.WeakKeyDictionary()
+        self._chunks: dict[tuple[Any, ...], list[_Chunk]] = {}
+        self._slots: weakref.WeakKeyDictionary[Expert, tuple[_Chunk, int]] = weakref.WeakKeyDictionary()
 
-    def slot(self, expert: Expert, bank: Bank) -> tuple[Chunk, int]:
+    def slot(self, expert: Expert, bank: Bank) -> tuple[_Chunk, int]:
         """Return the chunk and the slot of an expert, which is copied there on the first call."""
         known = self._slots.get(expert)
         if known is not None and known[0].weights[0].dtype == next(bank.parameters()).dtype:
             return known
-        layers = Layers(bank)
+        layers = _Layers(bank)
         chunks = self._chunks.setdefault(layers.shape, [])
         chunk = next((chunk for chunk in chunks if chunk.free), None)
         if chunk is None:
-            chunks.append(chunk := Chunk(layers))
+            chunks.append(chunk := _Chunk(layers))
         self._slots[expert] = chunk, slot = chunk, chunk.put(layers)
         weakref.finalize(expert, chunk.free.append, slot).atexit = False
         return chunk, slot
 
-    def run(self, slots: Sequence[tuple[Chunk, int]], h: Tensor, outputs: Tensor) -> None:
+    def run(self, slots: Sequence[tuple[_Chunk, int]], h: Tensor, outputs: Tensor) -> None:
         """Write the outputs of experts for the same examples, (N, E), to (N, K, C)."""
         for chunk, members in _by_chunk(slots).items():
             for start in range(0, len(h), ROWS):
@@ -131,7 +131,7 @@ class Stack:
                     values = chunk.run([slot for _, slot in some], rows.expand(len(some), *rows.shape))
                     outputs[start : start + ROWS, [column for column, _ in some]] = values.transpose(0, 1)
 
-    def run_chosen(self, slots: Sequence[tuple[Chunk, int]], h: Tensor, where: Tensor, outputs: Tensor) -> None:
+    def run_chosen(self, slots: Sequence[tuple[_Chunk, int]], h: Tensor, where: Tensor, outputs: Tensor) -> None:
         """Write the outputs of experts where they are chosen, (N, K); every expert reads only its own examples."""
         for chunk, members in _by_chunk(slots).items():
             counts = where[:, [column for column, _ in members]].sum(0)
@@ -147,9 +147,9 @@ class Stack:
                 outputs[rows[is_real], columns[:, None].expand_as(rows)[is_real]] = values[is_real]
 
 
-def _by_chunk(slots: Sequence[tuple[Chunk, int]]) -> dict[Chunk, list[tuple[int, int]]]:
+def _by_chunk(slots: Sequence[tuple[_Chunk, int]]) -> dict[_Chunk, list[tuple[int, int]]]:
     """Return columns and slots by chunk, in the order of the slots."""
-    members: dict[Chunk, list[tuple[int, int]]] = {}
+    members: dict[_Chunk, list[tuple[int, int]]] = {}
     for column, (chunk, slot) in enumerate(slots):
         members.setdefault(chunk, []).append((column, slot))
     return {chunk: sorted(pairs, key=lambda pair: pair[1]) for chunk, pairs in members.items()}

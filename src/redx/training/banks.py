@@ -25,7 +25,12 @@ KEPT_MARGIN = 0.9  # share of the base's margin that the anchor `margin` asks an
 
 
 def train_bank(
-    bank_id: BankId, config: BankConfig, datasets: Sequence[ExpertData], base: Base, seed: int, unit: float
+    bank_id: BankId,
+    config: BankConfig,
+    datasets: Sequence[ExpertData],
+    base: Base,
+    seed: int | Sequence[int],
+    unit: float,
 ) -> Bank:
     """Train one expert per dataset; expert k depends only on its own dataset and name.
 
@@ -40,7 +45,8 @@ def train_bank(
     base
         The frozen base.
     seed
-        Decides initial weights and batches.
+        Decides initial weights and batches; one for all experts, or one for each, so that experts of several seeds
+        train as one stack.
     unit
         For a regression, what one unit of the answer is in the network's output.
 
@@ -50,14 +56,15 @@ def train_bank(
         The trained experts as one stack.
     """
     bank = build_bank(config, len(datasets), base)
-    names = [data.name for data in datasets]
-    initialise_bank(bank, [generator(seed, "expert", bank_id, name) for name in names])
+    seeds = [seed] * len(datasets) if isinstance(seed, int) else list(seed)
+    names = [(number, data.name) for number, data in zip(seeds, datasets, strict=True)]
+    initialise_bank(bank, [generator(number, "expert", bank_id, name) for number, name in names])
     own, anchors = [data.own for data in datasets], [data.anchors for data in datasets]
     mean, deviation = torch.zeros(len(own), 1, base.width), torch.ones(len(own), 1, base.width)
     if config.standardise:
         mean = torch.stack([split.inputs.mean(0, keepdim=True) for split in own])
         deviation = torch.stack([split.inputs.std(0, keepdim=True).clamp_min(1e-6) for split in own])
-    draws = [generator(seed, "anchors", bank_id, name) for name in names]
+    draws = [generator(number, "anchors", bank_id, name) for number, name in names]
 
     def outputs(x: Tensor) -> Tensor:
         return bank(dropout((x - mean) / deviation, config.dropout, draws))
@@ -79,8 +86,9 @@ def train_bank(
             logits = run_bank(bank, split.inputs)[:, k] + start
         return -float(losses(logits[None], split.labels[None], unit))
 
-    batches = [generator(seed, "batches", bank_id, name) for name in names]
-    train(bank, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: {bank_id}", score)
+    batches = [generator(number, "batches", bank_id, name) for number, name in names]
+    title = f"seed {', '.join(map(str, dict.fromkeys(seeds)))}: {bank_id}"
+    train(bank, loss, [len(split) for split in own], batches, config.training, title, score)
     if isinstance(bank, MLPBank) and config.standardise:
         fold_standardisation(bank, mean, deviation)
     return bank

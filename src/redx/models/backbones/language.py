@@ -26,6 +26,7 @@ Pooling = Literal["mean", "last", "both", "tokens"]
 Precision = Literal["float32", "bfloat16", "float16"]
 MAX_CHARACTERS = 2000  # of one text
 UNREADABLE = re.compile("[\0\ud800-\udfff]")  # NUL and lone surrogates
+OPTIONAL_POOLERS = ("bert", "roberta", "xlm-roberta")  # kinds of models that run without their pooler
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_norm", "norm_f")  # names of the norm after the last block
 
 
@@ -140,6 +141,8 @@ class FrozenLM:
         for name in FINAL_NORMS:  # the final norm belongs to the head: states are read before it, in every block
             if isinstance(getattr(model, name, None), nn.Module):
                 setattr(model, name, nn.Identity())
+        if self.config.model_type in OPTIONAL_POOLERS:
+            model.pooler = None  # its output is not read
         return model
 
     def _shortened_config(self) -> Any:
@@ -243,8 +246,11 @@ class FrozenLM:
 
     def _forward(self, tokens: Tensor) -> Tensor:
         """Return the rows of a batch without padding: tokens (N, T) to (N, 1, D), or (N, T, D) by token."""
+        top = max(1, *self.blocks)  # the model ends with this block
+        only_top = set(self.blocks) == {top}  # then the states of the blocks below are not kept
         with torch.inference_mode():
-            states = self.model(input_ids=tokens.to(self.device), output_hidden_states=True).hidden_states
+            outputs = self.model(input_ids=tokens.to(self.device), output_hidden_states=not only_top)
+        states = {top: outputs.last_hidden_state} if only_top else outputs.hidden_states
         # Outside of inference mode, so that other modules can be trained on the result.
         rows = torch.cat([states[block].float().cpu() for block in self.blocks], dim=-1)  # (N, T, D)
         mean, last = rows.mean(1, keepdim=True), rows[:, -1:]
