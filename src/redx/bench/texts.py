@@ -12,54 +12,11 @@ from redx.io.reading import is_file, read_json
 from redx.seeding import generator
 from redx.tasks.intents.loading import FOLDER, QUERIES, VARIABLE
 
-WORDS = [
-    "how",
-    "do",
-    "i",
-    "pay",
-    "my",
-    "bill",
-    "what",
-    "is",
-    "the",
-    "weather",
-    "like",
-    "in",
-    "paris",
-    "tomorrow",
-    "please",
-    "book",
-    "a",
-    "table",
-    "for",
-    "two",
-    "at",
-    "seven",
-    "set",
-    "an",
-    "alarm",
-    "play",
-    "some",
-    "music",
-    "transfer",
-    "money",
-    "from",
-    "savings",
-    "to",
-    "checking",
-    "where",
-    "did",
-    "you",
-    "put",
-    "the",
-    "list",
-    "of",
-    "things",
-    "to",
-    "buy",
-    "this",
-    "week",
-]
+SAYINGS = (
+    "how do i pay my bill what is the weather like in paris tomorrow please book table for two at seven set an alarm "
+    "play some music transfer money from savings to checking where did you put list of things buy this week"
+)
+WORDS = SAYINGS.split()
 
 
 def short_texts(count: int, seed: int = 0) -> tuple[list[str], str]:
