@@ -47,7 +47,9 @@ def test_the_row_of_the_estimator_gives_accuracies() -> None:
 @pytest.mark.slow
 def test_rows_on_language_models_have_one_form(qwen: Path, addition: redx.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
-    monkeypatch.setattr(timing.importlib.util, "find_spec", lambda name: None if name == "onnxscript" else name)
+    monkeypatch.setattr(
+        encoding, "absent", lambda modules: dict.fromkeys(modules, "missing: pip install 'redx[bench]'")
+    )
     settings = BenchSettings(1, True, str(qwen), str(qwen), addition.folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sentence-transformers warns of its own interfaces
@@ -97,6 +99,12 @@ def test_ratios_are_taken_within_repetitions() -> None:
     row = timing.compare("x", seconds, "b", "")
     assert (row.ratio, row.low, row.high, row.ours) == (2.0, 1.0, 3.0, 2.0)
     assert timing.share("x", seconds, "b", "").high == 1.0
+
+
+def test_missing_opponents_come_with_the_command_that_installs_them() -> None:
+    (problem,) = timing.absent({"torch": "torch", "other": "no_such_module"}).values()
+    assert "no-such-module is not installed" in problem
+    assert "redx[bench" in problem
 
 
 def test_slopes_and_peak_memory() -> None:

@@ -59,6 +59,7 @@ class _Chunk:
         self.weights = [weight.new_zeros(SLOTS, *weight.shape[1:]) for weight in like.weights]
         self.biases = [None if bias is None else bias.new_zeros(SLOTS, *bias.shape[1:]) for bias in like.biases]
         self.free = list(range(SLOTS - 1, -1, -1))
+        self.dtype = self.weights[0].dtype
         self.width = max(max(weight.shape[1:]) for weight in self.weights)
 
     def put(self, layers: _Layers) -> int:
@@ -106,10 +107,10 @@ class Stack:
         self._chunks: dict[tuple[Any, ...], list[_Chunk]] = {}
         self._slots: weakref.WeakKeyDictionary[Expert, tuple[_Chunk, int]] = weakref.WeakKeyDictionary()
 
-    def slot(self, expert: Expert, bank: Bank) -> tuple[_Chunk, int]:
-        """Return the chunk and the slot of an expert, which is copied there on the first call."""
+    def slot(self, expert: Expert, bank: Bank, dtype: torch.dtype = torch.float32) -> tuple[_Chunk, int]:
+        """Return the chunk and the slot of an expert, which is copied there on the first call in this precision."""
         known = self._slots.get(expert)
-        if known is not None and known[0].weights[0].dtype == next(bank.parameters()).dtype:
+        if known is not None and known[0].dtype == dtype:
             return known
         layers = _Layers(bank)
         chunks = self._chunks.setdefault(layers.shape, [])
@@ -182,7 +183,7 @@ class Stacks:
         """Write the outputs of every expert's bank, (N, E) to (N, K, C): all of them, or only where they are chosen."""
         stack = self._stacks.setdefault(name, Stack())
         with torch.no_grad():
-            slots = [stack.slot(expert, bank) for expert, bank in zip(experts, banks, strict=True)]
+            slots = [stack.slot(expert, bank, h.dtype) for expert, bank in zip(experts, banks, strict=True)]
             if where is None:
                 stack.run(slots, h, outputs)
             else:

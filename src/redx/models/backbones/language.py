@@ -213,9 +213,9 @@ class FrozenLM:
         _check_texts(texts)
         encoded = {text: rows for batch in self.encode(self.cache.missing(texts)) for text, rows in batch}
         cached = [text for text in texts if text not in encoded]
-        rows, counts = self.cache.get(cached)
+        rows, counts = self.cache.get(cached) if cached or not encoded else (torch.empty(0), torch.empty(0).long())
         if encoded:
-            rows_by_text = dict(zip(cached, rows.split(counts.tolist()), strict=True)) | encoded
+            rows_by_text = (dict(zip(cached, rows.split(counts.tolist()), strict=True)) if cached else {}) | encoded
             rows = torch.cat([rows_by_text[text] for text in texts])
             counts = torch.tensor([len(rows_by_text[text]) for text in texts])
         if self.pooling != "tokens":
