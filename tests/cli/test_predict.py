@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import redx
 from helpers.commands import Ask, refused, succeeded
+from redx.data.text import unpack_texts
+from redx.models.backbones.language import FrozenLM
+from redx.training.datasets import read_shared
 
 
 @pytest.mark.slow
@@ -41,3 +48,37 @@ def test_experts_are_left_out_and_the_risk_is_chosen(ask: Ask, addition: redx.Ru
         model.calibrate(risk=0.2)
         assert answer["radius"] == pytest.approx(model.explain([question])[0].radius, abs=1e-6)
     refused(ask("predict", addition.folder, question, "--without", "nobody"), "no expert 'nobody'")
+
+
+@pytest.mark.slow
+def test_with_cached_features_transformers_is_not_imported(addition: redx.Run) -> None:
+    known = unpack_texts(read_shared(addition.folder / "seed-0").calibration.inputs[:1])[0]
+    code = (
+        "import sys; from redx.cli import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print('transformers' in sys.modules)"
+    )
+    environment = os.environ | {"REDX_CACHE": str(addition.folder.parent / "cache")}
+    for text, loads in ((known, "False"), ("What is 3 plus 2 plus a text that nobody cached?", "True")):
+        command = [sys.executable, "-c", code, "predict", str(addition.folder), text, "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+        assert done.stdout.split()[-1] == loads
+
+
+@pytest.mark.slow
+def test_a_new_text_is_encoded_once(ask: Ask, addition_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded: list[str] = []
+    encode = FrozenLM.encode
+
+    def count(self: FrozenLM, texts: list[str]) -> object:
+        encoded.extend(texts)
+        return encode(self, texts)
+
+    monkeypatch.setattr(FrozenLM, "encode", count)
+    new = "What is 4 plus 11 and what nobody has asked?"
+    succeeded(ask("predict", addition_copy, new, "--abstain", "0.5"))
+    assert encoded.count(new) == 1
+    encoded.clear()
+    redx.load(addition_copy).predict([new], abstain=0.5)
+    assert encoded.count(new) == 1

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from redx.cli import (
+    bench,
     calibrate,
     certify,
     check,
@@ -74,6 +75,7 @@ keeping.command()(experts.diff)
 app.add_typer(routing, name="router")
 routing.command("train")(experts.train_router)
 app.command()(resources.doctor)
+app.command()(bench.bench)
 app.command("list")(run.list_tasks)
 
 

@@ -51,10 +51,11 @@ def predict(
         with model.using(rule, without=without or (), router=router):
             if risk is not None:
                 model.calibrate(risk=risk, confidence=model.calibrated().confidence)
-            explained = zip(text, model.explain(text), strict=True)
+            h = model.embed(text)
+            explained = zip(text, model.explain_features(h), strict=True)
             answers = [{"text": one, **answer.to_dict()} for one, answer in explained]
             if abstain is not None:
-                for facts, strange in zip(answers, model.is_strange(text, abstain).tolist(), strict=True):
+                for facts, strange in zip(answers, model.are_strange(h, abstain).tolist(), strict=True):
                     facts |= {"abstained": strange, "answer": None if strange else facts["answer"]}
             return answers, model.rule
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from redx.composition import certificate, noise
 from redx.composition.metrics import Tally, by_domain, noise_area
-from redx.composition.noise import Noise
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import RULES, Rule, RuleId, compose, contributing, get_rule, to_logits, vertex_scores
 from redx.composition.summary import Row
 from redx.composition.summary import summarise as summarise  # part of the interface of this module
+from redx.composition.sweep import noise_sweep
+from redx.composition.sweep import noisy_weights as noisy_weights  # part of the interface of this module
 from redx.config import BankId
 from redx.errors import RedxError
-from redx.seeding import generator
 
 Banks = dict[BankId, Parts]  # the records of the same examples, by bank
 
@@ -42,44 +42,6 @@ class CertifiedPredictions:
 
     predicted: Tensor
     radius: Tensor
-
-
-def noisy_weights(
-    rule: Rule, parts: Parts, kind: Noise | None = None, level: float = 0.0, draw: Generator | None = None
-) -> Tensor:
-    """Return the weights of a rule under routing noise.
-
-    Parameters
-    ----------
-    rule, parts
-        The rule that gives the weights, and the record of N examples and K experts.
-    kind
-        The kind of noise; None for no noise. A rule without a router is changed only by `drop`.
-    level
-        Strength of the noise, from 0 to 1.
-    draw
-        Source of random draws; by default a generator that depends only on the kind.
-
-    Returns
-    -------
-    Tensor
-        Weights of shape (N, K).
-
-    Examples
-    --------
-    >>> parts = Parts(torch.zeros(1, 2), torch.zeros(1, 2, 2), torch.zeros(1, 2), *[torch.zeros(1).long()] * 2)
-    >>> noisy_weights(get_rule("red-oracle"), parts, noise.get_noise("blur"), level=0.5)
-    tensor([[0.7500, 0.2500]])
-    """
-    applies = rule.adversary and kind is not None and (rule.routed or kind.reaches_unrouted)
-    if kind is None or not applies:
-        return rule.weights(parts)
-    noise.check_level(level)
-    draw = draw or generator(0, "noise", kind.name)
-    if kind.on == "weights":
-        return kind(rule.weights(parts), level, draw, simplex=rule.adversary == "simplex")
-    gates = kind(parts.gates, level, draw)
-    return rule.weights(replace(parts, gates=gates))
 
 
 def predict(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
@@ -272,11 +234,11 @@ def evaluate(
             add("worst_harm", float(worst_harm(parts, certified).double().mean()))
         for epsilon in epsilons:
             add(f"certified@{epsilon:g}", certificate.certified_accuracy(certified.radius, right, epsilon))
-        for kind in map(noise.get_noise, kinds):
+        curves = noise_sweep(rule, parts, certified.predicted, tuple(map(noise.get_noise, kinds)), levels, seed)
+        for kind, answers in curves:
             curve = []
-            for level in levels:
-                draw = generator(seed, "noise", kind.name, level)
-                right = predict(rule, parts, noisy_weights(rule, parts, kind, level, draw)) == parts.labels
+            for level, predicted in zip(levels, answers, strict=True):
+                right = predicted == parts.labels
                 curve.append(float(right.double().mean()))
                 add("accuracy", curve[-1], "all", kind.name, level)
                 for name, share in by_domain(right, parts.domains, domains).items():

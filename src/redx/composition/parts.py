@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -90,7 +90,7 @@ class Parts:
             tensor = getattr(self, name)
             if tensor.ndim != expected:
                 raise RedxError(f"Parts.{name} has {tensor.ndim} axes, not {expected}; see the shapes in redx.Parts.")
-            if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            if tensor.is_floating_point() and not _is_finite(tensor):
                 raise RedxError(f"Parts.{name} contains NaN or infinity; retrain the module that computed it.")
         examples, experts, classes = self.residuals.shape
         shapes = {
@@ -148,7 +148,7 @@ class Parts:
         if self.cutoffs is None or self.confidences is None:
             return self
         active = self.confidences > getattr(self.cutoffs, region)  # (N, K)
-        return replace(self, residuals=self.residuals * active[..., None], cutoffs=None)
+        return self._derived(residuals=self.residuals * active[..., None], cutoffs=None)
 
     def only(self, rows: slice | Tensor) -> Parts:
         """Return the record of some of the examples.
@@ -163,7 +163,7 @@ class Parts:
         Parts
             A record of the chosen rows, in the order of `rows`.
         """
-        return replace(self, **{name: tensor[rows] for name, tensor in self.tensors().items()})
+        return self._derived(**{name: tensor[rows] for name, tensor in self.tensors().items()})
 
     def keep(self, experts: list[int]) -> Parts:
         """Return the record of some of the experts.
@@ -179,9 +179,16 @@ class Parts:
             A record of these experts, in the order of `experts`; `domains` is unchanged.
         """
         confidences = None if self.confidences is None else self.confidences[:, experts]
-        return replace(
-            self, residuals=self.residuals[:, experts], gates=self.gates[:, experts], confidences=confidences
+        return self._derived(
+            residuals=self.residuals[:, experts], gates=self.gates[:, experts], confidences=confidences
         )
+
+    def _derived(self, **changes: Any) -> Parts:
+        """Return a record of values that were checked in this one, so that they are not checked again."""
+        parts = object.__new__(Parts)
+        for field in fields(self):
+            object.__setattr__(parts, field.name, changes.get(field.name, getattr(self, field.name)))
+        return parts
 
     def chunks(self, numbers: int = CHUNK) -> Iterator[tuple[slice, Parts]]:
         """Yield the record in consecutive pieces, so that intermediate results fit into memory.
@@ -201,6 +208,11 @@ class Parts:
         for start in range(0, len(self), step):
             rows = slice(start, start + step)
             yield rows, self.only(rows)
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Return whether all values are finite: one pass where their sum is, since NaN and infinity carry over to a sum."""
+    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
 
 
 def predicted_classes(scores: Tensor) -> Tensor:

@@ -229,9 +229,12 @@ def compose(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     >>> compose(get_rule("red"), parts, torch.tensor([[1.0, 0.0]]))
     tensor([[1., 3.]])
     """
-    base = rule.read(parts.base)
-    residuals = contributing(rule, parts).residuals
-    scores = torch.einsum("nk,nkc->nc", weights, rule.read(residuals))  # (N, C)
+    return mix(rule, rule.read(parts.base), rule.read(contributing(rule, parts).residuals), weights)
+
+
+def mix(rule: Rule, base: Tensor, residuals: Tensor, weights: Tensor) -> Tensor:
+    """Return the scores of the composed answers, from what the rule has read already: (N, C), (N, K, C), (N, K)."""
+    scores = torch.einsum("nk,nkc->nc", weights, residuals)  # (N, C)
     if rule.keeps_base:
         return base + scores
     no_expert = ~weights.any(-1, keepdim=True)  # (N, 1)

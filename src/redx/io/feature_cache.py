@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import tempfile
+import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ TextRows = Sequence[tuple[str, "Tensor"]]  # texts, each with its rows (T, D)
 INDEX_DTYPE = [("key", "S16"), ("start", "<i8"), ("rows", "<i8")]  # per text: its hash, its first row, its row count
 INFO_FILE = "about.json"
 FLOAT_BYTES = 4
+SETTLED = 2 * 10**9  # nanoseconds after which the time of a folder tells it from a later state
 
 
 class FeatureCache:
@@ -79,6 +81,7 @@ class FeatureCache:
         self._shards: dict[str, numpy.ndarray] = {}  # shard name to its rows, (R, D), memory-mapped
         self._index = numpy.empty(0, INDEX_DTYPE)  # entries of all shards, sorted by key
         self._shard_numbers = numpy.empty(0, numpy.int64)  # the shard of each entry of the index
+        self._listed: int | None = None  # when the folder was last changed, as it was when its shards were listed
         self._check_info()
 
     def missing(self, texts: Iterable[str]) -> list[str]:
@@ -198,6 +201,10 @@ class FeatureCache:
         """Read the index of every shard that this or another process has added since the last call."""
         import numpy
 
+        changed = self.folder.stat().st_mtime_ns if self.folder.is_dir() else None
+        if changed is not None and changed == self._listed and time.time_ns() - changed > SETTLED:
+            return
+        self._listed = changed
         on_disk = {path.name.removesuffix(".index.npy") for path in self.folder.glob("*.index.npy")}
         new_names = sorted(on_disk - {*self._shards})
         if not new_names:

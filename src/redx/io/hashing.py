@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redx.io.reading import TENSOR_BYTES, open_file
+from redx.errors import RedxError
+from redx.io.atomic import write_bytes
+from redx.io.cache import cache_folder
+from redx.io.reading import TENSOR_BYTES, exists, open_file, read_json
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MARKED_BYTES = 2**20  # checksums of files from this size on are kept in the cache between processes
+SETTLED = 2 * 10**9  # nanoseconds after which the times of a file tell it from a later state
 
 
 def hash_tensors(tensors: Mapping[str, Tensor], *words: str) -> str:
@@ -38,6 +48,8 @@ def hash_tensors(tensors: Mapping[str, Tensor], *words: str) -> str:
 def checksum(path: Path) -> str:
     """Return the checksum of a file, which is computed again only if the file has changed since.
 
+    The checksums of large files are kept in the cache, with the state of the file (size, times, inode).
+
     Parameters
     ----------
     path
@@ -55,5 +67,35 @@ def checksum(path: Path) -> str:
 @lru_cache(maxsize=4096)
 def _hash_file(path: Path, size: int, changed: int, inode: int) -> str:
     """Return the hash of a file; size, time of modification and inode only tell whether it has changed."""
+    marker = None if size < MARKED_BYTES else _marker(path)
+    if marker is not None and (known := _read_marker(marker, path)):
+        return known
+    before = _state(path)
     with open_file(path, TENSOR_BYTES) as (file, _):
-        return hashlib.file_digest(file, "blake2b").hexdigest()  # type: ignore[arg-type]
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()  # type: ignore[arg-type]
+    is_settled = time.time_ns() - max(before[1:3]) > SETTLED  # otherwise a later write could have the same time
+    if marker is not None and is_settled and _state(path) == before:
+        with suppress(OSError, RedxError):  # a cache that cannot be written to
+            write_bytes(marker, json.dumps({"state": before, "checksum": digest}).encode())
+    return digest
+
+
+def _marker(path: Path) -> Path:
+    """Return the file in the cache that keeps the checksum of a large file between processes."""
+    name = hashlib.blake2b(os.fsencode(os.path.abspath(path)), digest_size=16).hexdigest()
+    return cache_folder() / "checksums" / f"{name}.json"
+
+
+def _read_marker(marker: Path, path: Path) -> str | None:
+    """Return the checksum that was computed for this state of a file, if it is known."""
+    try:
+        known = read_json(marker, dict) if exists(marker) else {}
+        return str(known["checksum"]) if known and known["state"] == _state(path) else None
+    except (RedxError, KeyError):
+        return None
+
+
+def _state(path: Path) -> list[int]:
+    """Return what changes whenever a file is written: the time of its last change cannot be set by a program."""
+    status = path.stat()
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]

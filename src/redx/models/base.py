@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +94,8 @@ class Base:
 
     def features_to(self, device: str) -> Base:
         """Return the part of this base that reads features on another device; the encoder stays where it is."""
-        moved = (tensor.to(device) for tensor in (self.weight, self.bias, self.mean, self.scale))
-        return Base(self.encoder, *moved)
+        names = ("weight", "bias", "mean", "scale")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def double(self) -> Base:
         """Return the same base in double precision; the encoder itself is converted."""

@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -82,7 +83,7 @@ class Calibration:
         """The number of calibration examples."""
         return len(self.thresholds["simplex"])
 
-    @property
+    @cached_property
     def cutoffs(self) -> Cutoffs:
         """The cut-offs that keep the risk."""
         return Cutoffs(

@@ -82,16 +82,16 @@ def union_of_new_classes(experts: Iterable[Sequence[str]]) -> tuple[str, ...]:
 
 
 def place_columns(values: Tensor, known: int, own: Sequence[str], union: Sequence[str], residual: bool) -> Tensor:
-    """Return the outputs of one expert in the columns of a composed model.
+    """Return the outputs of experts in the columns of a composed model.
 
     Parameters
     ----------
     values
-        Outputs of the expert, (N, C + M): the C classes of the base, then its own M new classes.
+        Outputs, (..., C + M): the C classes of the base, then the M new classes that each of these experts brings.
     known
         The number C of classes of the base.
     own
-        Its own new classes.
+        These M new classes.
     union
         The new classes of all experts, in the order of the model.
     residual
@@ -101,15 +101,15 @@ def place_columns(values: Tensor, known: int, own: Sequence[str], union: Sequenc
     Returns
     -------
     Tensor
-        Outputs of shape (N, C + the number of all new classes).
+        Outputs of shape (..., C + the number of all new classes).
     """
     if not union:
         return values
-    start = values[:, :known]
-    empty = start.new_zeros(len(start), len(union))
+    start = values[..., :known]
+    empty = start.new_zeros(*start.shape[:-1], len(union))
     placed = torch.cat([start, empty], -1) if residual else add_floor(start, len(union))
     if own:
-        placed[:, [known + union.index(label) for label in own]] = values[:, known:]
+        placed[..., [known + union.index(label) for label in own]] = values[..., known:]
     return placed
 
 

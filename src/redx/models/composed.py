@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from redx.models.base import Base
 from redx.models.calibration import Calibration
 from redx.models.classes import add_floor
 from redx.models.controlled import Inputs, RiskControlled
+from redx.models.explanation import Explanation as Explanation  # part of the interface of this module
 from redx.models.library import CLOSED_GATE, ExpertLibrary, order_domains
 from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
 
@@ -36,41 +37,6 @@ class ModelInfo:
     unit: float = 1.0  # what one unit of a regression's answer is in the network's output
     shape: tuple[int, ...] = ()  # shape of one input
     routed: tuple[str, ...] = ()  # experts that the trained router has gates for, in its order
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """How a model came to one answer.
-
-    Attributes
-    ----------
-    answer
-        The predicted label, or the number of a regression.
-    range
-        The domain that this answer belongs to, where it belongs to one alone.
-    expert
-        The expert with the largest weight.
-    base
-        What the base alone answers.
-    weights
-        The weight of every expert.
-    contributions
-        What every expert adds to the score of the answer.
-    radius
-        ε*, the share of routing weight that an adversary may move without changing the answer.
-    """
-
-    answer: Any
-    range: str | None
-    expert: str
-    base: Any
-    weights: dict[str, float]
-    contributions: dict[str, float]
-    radius: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values."""
-        return asdict(self)
 
 
 @dataclass
@@ -174,7 +140,13 @@ class Model(RiskControlled):
 
     def parts(self, inputs: Inputs) -> Parts:
         """Return the `Parts` of inputs for the model's rule; labels and domains are unknown, so -1."""
-        h = self.base.embed(self.read(inputs))
+        return self._parts_of_features(self.embed(inputs))
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Return the standardised features of inputs, (N, E): what base, experts and router read."""
+        return self.base.embed(self.read(inputs))
+
+    def _parts_of_features(self, h: Tensor) -> Parts:
         unknown = torch.full((len(h),), -1)
         return self.parts_of(h, self.rule_and_bank()[1], unknown, unknown)
 
@@ -200,9 +172,11 @@ class Model(RiskControlled):
         outputs = add_floor(run_bank(self.fixed[bank_id], h), new) if fixed else self.experts.outputs(bank_id, h)
         with torch.no_grad():
             logits = self.experts.extended_base.classify(h) / self.info.unit
-        gates = self.gates(h, bank_id)[:, : outputs.shape[1]]
-        parts = Parts(logits, outputs / self.info.unit, gates, labels, domains)
-        return self._controlled(parts, h, self.experts) if self._has_control(bank_id) else parts
+        gates = self.gates(h, bank_id)
+        parts = Parts(logits, outputs / self.info.unit, gates[:, : outputs.shape[1]], labels, domains)
+        if not self._has_control(bank_id):
+            return parts
+        return self._controlled(parts, h, self.experts, gates if self._routes_by_keys(bank_id) else None)
 
     def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
         """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
@@ -212,6 +186,9 @@ class Model(RiskControlled):
         if self.routing == KEYS or self.router is None:
             return KeyRouter()
         return self.joint_routers.get(bank_id, self.router) if bank_id else self.router
+
+    def _routes_by_keys(self, bank_id: BankId) -> bool:
+        return isinstance(self._router_of(bank_id), KeyRouter)
 
     def route_by_keys_if_needed(self) -> None:
         """Route by `keys` where the trained router lacks a gate for one of the experts."""
@@ -238,12 +215,13 @@ class Model(RiskControlled):
         list
             One answer per input; None where the model abstains.
         """
-        rule, bank_id = self.rule_and_bank()
+        (rule, bank_id), h = self.rule_and_bank(), self.embed(inputs)
         if top is None or not rule.routed:
-            predicted = certify(rule, self.parts(inputs)).predicted
+            parts = self._parts_of_features(h)
+            predicted = predict(rule, parts, rule.weights(parts))
         else:
-            predicted = self._predict_sparse(self.base.embed(self.read(inputs)), rule, bank_id, top)
-        strange = self.is_strange(inputs, abstain).tolist() if abstain is not None else [False] * len(predicted)
+            predicted = self._predict_sparse(h, rule, bank_id, top)
+        strange = self.are_strange(h, abstain).tolist() if abstain is not None else [False] * len(predicted)
         return [None if odd else self._label(index) for index, odd in zip(predicted.tolist(), strange, strict=True)]
 
     def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
@@ -263,13 +241,17 @@ class Model(RiskControlled):
             unknown,
         )
         if self._has_control(bank_id):
-            parts = self._controlled(parts, h, library)
+            parts = self._controlled(parts, h, library, gates[:, used] if self._routes_by_keys(bank_id) else None)
         return predict(rule, parts, rule.weights(parts))
 
     def explain(self, inputs: Inputs) -> list[Explanation]:
         """Return for each input the answer, the weights and contributions of the experts, and the exact radius."""
+        return self.explain_features(self.embed(inputs))
+
+    def explain_features(self, h: Tensor) -> list[Explanation]:
+        """Return what `explain` returns, for features that `embed` returned, (N, E)."""
         rule, _ = self.rule_and_bank()
-        parts = self.parts(inputs)
+        parts = self._parts_of_features(h)
         weights, certified = rule.weights(parts), certify(rule, parts)
         parts = contributing(rule, parts)
         base = certify(get_rule("base"), parts).predicted

@@ -35,14 +35,16 @@ class RiskControlled:
     calibration_data: Callable[[], Split] | None
     anchor_data: Callable[[], Split] | None
     classes: Any  # a property of the model
+    _known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
 
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
 
-    def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary) -> Parts:
-        """Return the record with the confidences of these experts and the model's cut-offs."""
+    def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary, claims: Tensor | None = None) -> Parts:
+        """Return the record with the confidences of these experts, whose claims may be known, and the cut-offs."""
         calibration = self.calibrated()
-        sure = confidences(calibration.score, parts.base, parts.residuals, library.claims(h))
+        claims = library.claims(h) if claims is None else claims
+        sure = confidences(calibration.score, parts.base, parts.residuals, claims)
         return replace(parts, confidences=sure, cutoffs=calibration.cutoffs)
 
     def calibrated(self) -> Calibration:
@@ -136,8 +138,12 @@ class RiskControlled:
         rate
             Largest share of inputs of known classes that may be taken for strangers.
         """
+        return self.are_strange(self.base.embed(self.read(inputs)), rate)
+
+    def are_strange(self, h: Tensor, rate: float = 0.05) -> Tensor:
+        """Return what `is_strange` returns, for features, (N, E) to (N,)."""
         score, cutoff = self._familiarity(rate)
-        return score(self.base.embed(self.read(inputs))) < cutoff
+        return score(h) < cutoff
 
     def _familiarity(self, rate: float) -> tuple[Callable[[Tensor], Tensor], float]:
         """Return the score of features, and the cut-off that keeps the rate of false abstentions."""
@@ -145,9 +151,14 @@ class RiskControlled:
             raise RedxError("This model answers with numbers and knows no classes; leave out abstain.")
         if self.anchor_data is None or self.calibration_data is None:
             raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
-        anchors, held = self.anchor_data(), self.calibration_data()
-        means = torch.cat([class_means(anchors.inputs, anchors.labels), *self._new_class_means(anchors.inputs)])
-        return lambda h: familiarity(h, means), abstention_cutoff(familiarity(held.inputs, means), rate)
+        known = self._known_examples
+        now = self.anchor_data, self.calibration_data, self.experts.names  # experts may bring classes
+        if known is None or known[0] != now:
+            anchors, held = self.anchor_data(), self.calibration_data()
+            means = torch.cat([class_means(anchors.inputs, anchors.labels), *self._new_class_means(anchors.inputs)])
+            known = self._known_examples = now, means, familiarity(held.inputs, means)
+        _, means, scores = known
+        return lambda h: familiarity(h, means), abstention_cutoff(scores, rate)
 
     def _new_class_means(self, like: Tensor) -> list[Tensor]:
         """Return the mean features of the classes that each expert brings, (M, E), with the dtype of features."""

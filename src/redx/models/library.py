@@ -17,11 +17,13 @@ from torch import Tensor
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import natural_order
-from redx.models.banks import Bank, load_bank, run_bank
+from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base, place_columns, union_of_new_classes
 from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
+from redx.models.ownership import OwnershipScorer
+from redx.models.stack import Stacks
 
 CLOSED_GATE = -1e9  # the gate of an expert that claims nothing: its softmax weight is exactly zero beside any other
 CUTOFF_MARGIN = 1e-4  # relative margin that `with_raised_cutoffs` adds to calibration scores
@@ -67,6 +69,7 @@ class ExpertLibrary:
         self.classes = tuple(classes)
         self.base, self.banks, self.ownership = base, banks, ownership
         self._compute_fingerprint, self._fingerprint = fingerprint, None
+        self._stacks = Stacks()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -164,6 +167,7 @@ class ExpertLibrary:
         experts = {name: self[name] for name in names}
         library = ExpertLibrary(experts, self.base, self.banks, self.ownership, self._compute_fingerprint, self.classes)
         library._new_classes = self.new_classes  # the columns are those of the whole
+        library._stacks = self._stacks
         return library
 
     def _set(self, experts: dict[str, Expert]) -> None:
@@ -220,30 +224,57 @@ class ExpertLibrary:
         new_classes, known = self.new_classes, self.base.known
         outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
         config = self.banks[bank_id]
-        for index, expert in enumerate(self):
-            rows = slice(None) if where is None else where[:, index].nonzero()[:, 0]
-            if where is not None and not len(h[rows]):
-                continue
-            values = run_bank(expert.bank(bank_id, config, self.base), h[rows])[:, 0]
-            if config.owned:
-                active = expert.ownership(self.ownership, self.base).is_active(h[rows], self.ownership.alpha)
-                values = values * active[:, None]
-            outputs[rows, index] = place_columns(
-                values, known, expert.new_classes, new_classes, residual=bank_id.corrects_base
-            )
+        if where is not None and not bool(where.any(0).all()):  # experts that no example needs are not even read
+            used = where.any(0).nonzero()[:, 0].tolist()
+            some = self.subset([self.names[index] for index in used])
+            outputs[:, used] = some.outputs(bank_id, h, where[:, used])
+            return outputs
+        for own, columns in self._by_new_classes().items():
+            experts, chosen = self._columns(columns, where)
+            banks = [expert.bank(bank_id, config, self.base) for expert in experts]
+            values = h.new_zeros(len(h), len(columns), known + len(own))
+            self._stacks.fill(values, str(config.of or bank_id), experts, banks, h, chosen)
+            placed = place_columns(values, known, own, new_classes, residual=bank_id.corrects_base)
+            outputs[:, columns] = placed if chosen is None else placed * chosen[..., None]
+        if config.owned:
+            outputs *= self.active(h, where=where)[..., None]
         return outputs
 
     def claims(self, h: Tensor) -> Tensor:
         """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""
         if not len(self):
             return h.new_zeros(len(h), 0)
-        claims = [expert.ownership(self.ownership, self.base).claims(h) for expert in self]
-        return torch.stack(claims, 1).nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
+        claims = h.new_zeros(len(h), len(self))
+        for columns in self._by_new_classes().values():
+            experts, _ = self._columns(columns)
+            claims[:, columns] = self._stacks.claims(experts, self._scorers(experts), h)
+        return claims.nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
 
-    def active(self, h: Tensor, alpha: float | None = None) -> Tensor:
-        """Return where each expert's score exceeds its cut-off: (N, E) to (N, K)."""
+    def active(self, h: Tensor, alpha: float | None = None, where: Tensor | None = None) -> Tensor:
+        """Return where each expert's score exceeds its cut-off: (N, E) to (N, K); with `where`, only there."""
         alpha = alpha or self.ownership.alpha
-        return torch.stack([expert.ownership(self.ownership, self.base).is_active(h, alpha) for expert in self], 1)
+        active = torch.zeros(len(h), len(self), dtype=torch.bool, device=h.device)
+        for columns in self._by_new_classes().values():
+            experts, chosen = self._columns(columns, where)
+            scorers = self._scorers(experts)
+            cutoffs = torch.tensor([scorer.cutoff(alpha) for scorer in scorers], device=h.device)
+            active[:, columns] = self._stacks.scores(experts, scorers, h, chosen) > cutoffs
+        return active
+
+    def _scorers(self, experts: Sequence[Expert]) -> list[OwnershipScorer]:
+        return [expert.ownership(self.ownership, self.base) for expert in experts]
+
+    def _by_new_classes(self) -> dict[tuple[str, ...], list[int]]:
+        """Return the columns of the experts by the new classes that they bring, since these have outputs alike."""
+        columns: dict[tuple[str, ...], list[int]] = {}
+        for index, expert in enumerate(self):
+            columns.setdefault(expert.new_classes, []).append(index)
+        return columns
+
+    def _columns(self, columns: list[int], where: Tensor | None = None) -> tuple[list[Expert], Tensor | None]:
+        """Return the experts in these columns, and where they are chosen, (N, k)."""
+        experts = list(self)
+        return [experts[index] for index in columns], None if where is None else where[:, columns]
 
     def stacked_bank(self, bank_id: BankId) -> Bank:
         """Return the experts of a bank as one stack, to train or to average them."""

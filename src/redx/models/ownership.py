@@ -48,6 +48,7 @@ class OwnershipScorer:
         self.scorer = load_bank(config.bank, [tensors], base) if by_class else MLPBank(1, sizes)
         fill_bank(self.scorer, [tensors])
         self.classes = own[None].bool() if by_class else None  # (1, C), which classes are its own
+        self._cutoff: tuple[Tensor, float, float] | None = None  # the last cut-off, with what it was computed from
 
     def claims(self, h: Tensor) -> Tensor:
         """Return how much each example looks like the expert's domain, (N, E) to (N,); the gates of `keys`."""
@@ -69,7 +70,10 @@ class OwnershipScorer:
 
     def cutoff(self, alpha: float) -> float:
         """Return the conformal cut-off for this α."""
-        return conformal_cutoff(self.calibration, alpha)
+        known = self._cutoff
+        if known is None or known[0] is not self.calibration or known[1] != alpha:
+            known = self._cutoff = self.calibration, alpha, conformal_cutoff(self.calibration, alpha)
+        return known[2]
 
     def is_active(self, h: Tensor, alpha: float) -> Tensor:
         """Return where the score exceeds the cut-off: (N, E) to (N,)."""

@@ -39,7 +39,7 @@ def train_bank(
     config: BankConfig,
     datasets: Sequence[ExpertData],
     base: Base,
-    seed: int,
+    seed: int | Sequence[int],
     unit: float,
     device: str = "cpu",
 ) -> Bank:
@@ -56,7 +56,8 @@ def train_bank(
     base
         The frozen base.
     seed
-        Decides initial weights and batches.
+        Decides initial weights and batches; one for all experts, or one for each, so that experts of several seeds
+        train as one stack.
     unit
         For a regression, what one unit of the answer is in the network's output.
     device
@@ -69,8 +70,9 @@ def train_bank(
     """
     datasets, base = [data.to(device) for data in datasets], base.features_to(device)
     bank = build_bank(config, len(datasets), base).to(device)
-    names = [data.name for data in datasets]
-    initialise_bank(bank, [generator(seed, "expert", bank_id, name) for name in names])
+    seeds = [seed] * len(datasets) if isinstance(seed, int) else list(seed)
+    names = [(number, data.name) for number, data in zip(seeds, datasets, strict=True)]
+    initialise_bank(bank, [generator(number, "expert", bank_id, name) for number, name in names])
     weight = 1.0
     if base.outputs > base.known and bank_id.corrects_base:
         lift_new_classes(bank, _levels(datasets, base), base.outputs - base.known)
@@ -81,7 +83,7 @@ def train_bank(
     if config.standardise:
         mean = torch.stack([split.inputs.mean(0, keepdim=True) for split in own])
         deviation = torch.stack([split.inputs.std(0, keepdim=True).clamp_min(1e-6) for split in own])
-    draws = [generator(seed, "anchors", bank_id, name) for name in names]
+    draws = [generator(number, "anchors", bank_id, name) for number, name in names]
 
     def outputs(x: Tensor) -> Tensor:
         return bank(dropout((x - mean) / deviation, config.dropout, draws))
@@ -103,8 +105,10 @@ def train_bank(
             logits = run_bank(bank, split.inputs)[:, k] + start
         return -float(losses(logits[None], split.labels[None], unit))
 
-    batches = [generator(seed, "batches", bank_id, name) for name in names]
-    train(bank, loss, [len(split) for split in own], batches, config.training, f"seed {seed}: {bank_id}", score, names)
+    batches = [generator(number, "batches", bank_id, name) for number, name in names]
+    title = f"seed {', '.join(map(str, dict.fromkeys(seeds)))}: {bank_id}"
+    learners = [data.name for data in datasets]
+    train(bank, loss, [len(split) for split in own], batches, config.training, title, score, learners)
     if isinstance(bank, MLPBank) and config.standardise:
         fold_standardisation(bank, mean, deviation)
     return bank.cpu()

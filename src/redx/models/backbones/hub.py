@@ -296,7 +296,7 @@ def _check_folder(path: Path) -> Path:
     if "config.json" not in names:
         raise RedxError(f"There is no config.json in {path}; give a folder as `save_pretrained` writes it.")
     for file_name in sorted(names & {"config.json", "tokenizer_config.json"}):
-        if {"auto_map", "trust_remote_code"} & set(_read_json_object(path / file_name)):
+        if {"auto_map", "trust_remote_code"} & set(read_json_object(path / file_name)):
             raise RedxError(
                 f"{path / file_name} asks for code of its own (auto_map), which redx never runs; "
                 "give a model of a kind that transformers knows itself."
@@ -314,7 +314,8 @@ def _check_folder(path: Path) -> Path:
     return path
 
 
-def _read_json_object(path: Path) -> dict[str, object]:
+def read_json_object(path: Path) -> dict[str, object]:
+    """Return the content of a JSON file of a model folder."""
     advice = "take it anew from where the model came"
     return read_json(path, dict, misfit="holds no JSON object", missing=advice, advice=advice, finite=False)
 
@@ -338,7 +339,7 @@ def hash_model(folder: Path) -> str:
     hasher = hashlib.blake2b(digest_size=8)
     for path in sorted(folder.iterdir()):
         if path.name in ("config.json", "tokenizer_config.json"):
-            entries = {key: value for key, value in _read_json_object(path).items() if key not in IGNORED_ENTRIES}
+            entries = {key: value for key, value in read_json_object(path).items() if key not in IGNORED_ENTRIES}
             hasher.update(f"{path.name} {json.dumps(entries, sort_keys=True)}\n".encode())
         elif re.fullmatch(r"tokenizer\.json|vocab\..+|merges\.txt|.+\.model|.+\.safetensors", path.name):
             hasher.update(f"{path.name} {checksum(path)}\n".encode())

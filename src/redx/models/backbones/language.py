@@ -26,6 +26,7 @@ Pooling = Literal["mean", "last", "both", "tokens"]
 Precision = Literal["float32", "bfloat16", "float16"]
 MAX_CHARACTERS = 2000  # of one text
 UNREADABLE = re.compile("[\0\ud800-\udfff]")  # NUL and lone surrogates
+OPTIONAL_POOLERS = ("bert", "roberta", "xlm-roberta")  # kinds of models that run without their pooler
 FINAL_NORMS = ("norm", "ln_f", "final_layer_norm", "final_norm", "norm_f")  # names of the norm after the last block
 
 
@@ -68,8 +69,7 @@ class FrozenLM:
     ) -> None:
         self.folder, self.pooling, self.precision, self.device = folder, pooling, precision, device
         self.max_tokens, self.batch_tokens = max_tokens, batch_tokens
-        self.config = _load_config(folder)
-        depth = self.config.num_hidden_layers
+        depth, self.hidden_size = _read_sizes(folder)
         if not blocks or not all(-depth <= block <= depth for block in blocks):
             raise RedxError(
                 f"{folder.name} has no blocks {blocks}; choose one or more of 1..{depth}, or 0 for its embeddings."
@@ -80,7 +80,12 @@ class FrozenLM:
     @property
     def width(self) -> int:
         """Number of features of a row."""
-        return self.config.hidden_size * len(self.blocks) * (2 if self.pooling == "both" else 1)
+        return self.hidden_size * len(self.blocks) * (2 if self.pooling == "both" else 1)
+
+    @cached_property
+    def config(self) -> Any:
+        """The configuration of the model; it is read on first use, since importing transformers takes seconds."""
+        return _load_config(self.folder)
 
     @cached_property
     def cache(self) -> FeatureCache:
@@ -100,7 +105,8 @@ class FrozenLM:
 
     @cached_property
     def tokenizer(self) -> Any:
-        """The tokenizer of the model."""
+        """The tokenizer of the model, loaded on first use."""
+        require_packages("transformers")
         from transformers import AutoTokenizer
 
         try:
@@ -135,6 +141,8 @@ class FrozenLM:
         for name in FINAL_NORMS:  # the final norm belongs to the head: states are read before it, in every block
             if isinstance(getattr(model, name, None), nn.Module):
                 setattr(model, name, nn.Identity())
+        if self.config.model_type in OPTIONAL_POOLERS:
+            model.pooler = None  # its output is not read
         return model
 
     def _shortened_config(self) -> Any:
@@ -205,9 +213,9 @@ class FrozenLM:
         _check_texts(texts)
         encoded = {text: rows for batch in self.encode(self.cache.missing(texts)) for text, rows in batch}
         cached = [text for text in texts if text not in encoded]
-        rows, counts = self.cache.get(cached)
+        rows, counts = self.cache.get(cached) if cached or not encoded else (torch.empty(0), torch.empty(0).long())
         if encoded:
-            rows_by_text = dict(zip(cached, rows.split(counts.tolist()), strict=True)) | encoded
+            rows_by_text = (dict(zip(cached, rows.split(counts.tolist()), strict=True)) if cached else {}) | encoded
             rows = torch.cat([rows_by_text[text] for text in texts])
             counts = torch.tensor([len(rows_by_text[text]) for text in texts])
         if self.pooling != "tokens":
@@ -238,13 +246,26 @@ class FrozenLM:
 
     def _forward(self, tokens: Tensor) -> Tensor:
         """Return the rows of a batch without padding: tokens (N, T) to (N, 1, D), or (N, T, D) by token."""
+        top = max(1, *self.blocks)  # the model ends with this block
+        only_top = set(self.blocks) == {top}  # then the states of the blocks below are not kept
         with torch.inference_mode():
-            states = self.model(input_ids=tokens.to(self.device), output_hidden_states=True).hidden_states
+            outputs = self.model(input_ids=tokens.to(self.device), output_hidden_states=not only_top)
+        states = {top: outputs.last_hidden_state} if only_top else outputs.hidden_states
         # Outside of inference mode, so that other modules can be trained on the result.
         rows = torch.cat([states[block].float().cpu() for block in self.blocks], dim=-1)  # (N, T, D)
         mean, last = rows.mean(1, keepdim=True), rows[:, -1:]
         pooled = {"mean": [mean], "last": [last], "both": [mean, last], "tokens": [rows]}
         return torch.cat(pooled[self.pooling], dim=-1)
+
+
+def _read_sizes(folder: Path) -> tuple[int, int]:
+    """Return the number of blocks and the width of a model: from config.json itself, or where it has other names."""
+    entries = hub.read_json_object(folder / "config.json")
+    sizes = [entries.get(key) for key in ("num_hidden_layers", "hidden_size")]
+    if not all(type(size) is int and size > 0 for size in sizes) or entries.get("is_encoder_decoder"):
+        config = _load_config(folder)
+        sizes = [config.num_hidden_layers, config.hidden_size]
+    return sizes[0], sizes[1]  # type: ignore[return-value]
 
 
 def _load_config(folder: Path) -> Any:

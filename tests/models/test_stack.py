@@ -1,0 +1,181 @@
+"""Stacked experts give what the loop over experts gives, whatever lies beside them."""
+
+import gc
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from redx.config import BankConfig, BankId, OwnershipConfig, TrunkConfig
+from redx.models.banks import Bank, build_bank, initialise_bank, run_bank, split_bank
+from redx.models.base import Base
+from redx.models.encoder import FeatureEncoder, FeatureTrunk
+from redx.models.expert import Expert
+from redx.models.library import ExpertLibrary
+from redx.models.stack import SLOTS, Stack
+from redx.seeding import generator
+
+PLAIN = BankId("residual", "plain")
+SHAPES = {
+    "lowrank": BankConfig(shape="lowrank", hidden=5),
+    "mlp": BankConfig(shape="mlp", hidden=16, depth=2),
+    "linear": BankConfig(shape="linear", scale=0.1),
+}
+
+
+def make_base(width: int = 24, outputs: int = 7) -> Base:
+    draw = generator(0, "test")
+    weight = torch.randn(width, outputs, generator=draw)
+    encoder = FeatureEncoder(FeatureTrunk(TrunkConfig()))
+    return Base(encoder, weight, torch.zeros(outputs), torch.zeros(width), torch.ones(width))
+
+
+def draw_bank(config: BankConfig, base: Base, count: int, seed: int = 0) -> Bank:
+    bank = build_bank(config, count, base)
+    initialise_bank(bank, [generator(seed, "expert", str(index)) for index in range(count)])
+    for parameter in bank.parameters():
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator(seed, "more"))
+    return bank
+
+
+def make_expert(name: str, config: BankConfig, base: Base, seed: int, score: str = "binary") -> Expert:
+    tensors = {f"{PLAIN}.{key}": value for key, value in split_bank(draw_bank(config, base, 1, seed))[0].items()}
+    draw = generator(seed, "owner")
+    if score == "binary":
+        scorer = {
+            "weights.0": torch.randn(base.width, 8, generator=draw),
+            "weights.1": torch.randn(8, 1, generator=draw),
+            "biases.0": torch.randn(1, 8, generator=draw),
+            "biases.1": torch.randn(1, 1, generator=draw),
+        }
+    else:
+        scorer = split_bank(draw_bank(OWNERSHIP.bank, base, 1, seed))[0]
+        scorer["classes"] = (torch.arange(base.outputs) % 3 == seed % 3).float()
+    scorer["calibration"] = torch.randn(50, generator=draw)
+    return Expert({"domain": name}, tensors | {f"ownership.{key}": value for key, value in scorer.items()})
+
+
+OWNERSHIP = OwnershipConfig(score="classes", contradict=True, bank=SHAPES["lowrank"], alpha=0.5)
+TRAINED = OwnershipConfig(score="binary", bank=BankConfig(shape="mlp", hidden=8, depth=1), alpha=0.5)
+
+
+def make_library(count: int, config: BankConfig, ownership: OwnershipConfig = TRAINED) -> ExpertLibrary:
+    base = make_base()
+    names = [f"expert {index}" for index in range(count)]
+    experts = {name: make_expert(name, config, base, index, ownership.score) for index, name in enumerate(names)}
+    owned = config.model_copy(update={"owned": True, "of": PLAIN})
+    return ExpertLibrary(experts, base, {PLAIN: config, OWNED: owned}, ownership)
+
+
+OWNED = BankId("residual", "owned")
+
+
+def loop(library: ExpertLibrary, bank_id: BankId, h: Tensor) -> Tensor:
+    """Return what every expert gives by itself."""
+    columns = []
+    for expert in library:
+        config = library.banks[bank_id]
+        values = run_bank(expert.bank(bank_id, config, library.base), h)[:, 0]
+        if config.owned:
+            scorer = expert.ownership(library.ownership, library.base)
+            values = values * scorer.is_active(h, library.ownership.alpha)[:, None]
+        columns.append(values)
+    return torch.stack(columns, 1)
+
+
+def draw_features(count: int) -> Tensor:
+    return torch.randn(count, 24, generator=generator(count, "features"))
+
+
+@pytest.mark.parametrize("examples", [1, 3, 40, 200])
+@pytest.mark.parametrize("ownership", [TRAINED, OWNERSHIP], ids=["binary", "classes"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_stack_gives_the_bits_of_the_loop(shape: str, ownership: OwnershipConfig, examples: int) -> None:
+    library, h = make_library(6, SHAPES[shape], ownership), draw_features(examples)
+    for bank_id in library.banks:
+        assert torch.equal(library.outputs(bank_id, h), loop(library, bank_id, h))
+    claims = torch.stack([expert.ownership(ownership, library.base).claims(h) for expert in library], 1)
+    assert torch.equal(library.claims(h), claims)
+    active = torch.stack([expert.ownership(ownership, library.base).is_active(h, 0.5) for expert in library], 1)
+    assert torch.equal(library.active(h), active)
+    assert examples < 40 or (active.any() and not active.all())
+
+
+@pytest.mark.parametrize("examples", [1, 2, 33])
+def test_outputs_do_not_depend_on_neighbours_or_on_the_order_of_adding(examples: int) -> None:
+    library, h = make_library(5, SHAPES["mlp"]), draw_features(examples)
+    experts, together = list(library), library.outputs(PLAIN, h)
+    for order in itertools.islice(itertools.permutations(experts), 0, 120, 17):
+        other = ExpertLibrary({}, library.base, library.banks, library.ownership)
+        for expert in order:
+            other.put(expert)
+            other.outputs(PLAIN, h)  # each gets its slot in this order
+        assert torch.equal(other.outputs(PLAIN, h), together)
+    for name in library.names:
+        column = library.names.index(name)
+        alone = library.subset([name])
+        assert torch.equal(alone.outputs(PLAIN, h)[:, 0], together[:, column])
+        removed = library.remove(name)
+        assert torch.equal(library.outputs(PLAIN, h), together[:, [k for k in range(5) if k != column]])
+        library.put(removed)
+        assert torch.equal(library.outputs(PLAIN, h), together)
+
+
+def test_only_chosen_outputs_are_computed() -> None:
+    library, h = make_library(6, SHAPES["lowrank"]), draw_features(50)
+    where = torch.rand(50, 6, generator=generator(1, "where")) < 0.3
+    where[:, 4] = False
+    for bank_id in library.banks:
+        chosen = library.outputs(bank_id, h, where)
+        assert not chosen[~where].any()
+        torch.testing.assert_close(chosen[where], library.outputs(bank_id, h)[where], rtol=1e-6, atol=1e-6)
+
+
+def test_adding_an_expert_copies_no_other() -> None:
+    base, config = make_base(), SHAPES["lowrank"]
+    experts = [make_expert(f"e{index}", config, base, index) for index in range(SLOTS + 2)]
+    stack = Stack()
+    slots = [stack.slot(expert, expert.bank(PLAIN, config, base)) for expert in experts[:-1]]
+    first, second = slots[0][0], slots[-1][0]
+    assert first is not second
+    before = [weight.data_ptr() for weight in (*first.weights, *second.weights)]
+    versions = [weight._version for weight in first.weights]
+    assert stack.slot(experts[-1], experts[-1].bank(PLAIN, config, base))[0] is second
+    assert [weight.data_ptr() for weight in (*first.weights, *second.weights)] == before
+    assert [weight._version for weight in first.weights] == versions
+
+
+def test_a_slot_is_used_again_when_its_expert_is_gone() -> None:
+    base, config = make_base(), SHAPES["mlp"]
+    stack, h = Stack(), draw_features(4)
+    kept, gone = (make_expert(name, config, base, seed) for seed, name in enumerate(("kept", "gone")))
+    kept_slot = stack.slot(kept, kept.bank(PLAIN, config, base))
+    freed = stack.slot(gone, gone.bank(PLAIN, config, base))
+    del gone
+    gc.collect()
+    new = make_expert("new", config, base, 5)
+    assert stack.slot(new, new.bank(PLAIN, config, base)) == freed
+    outputs = torch.zeros(4, 2, base.outputs)
+    stack.run([freed, kept_slot], h, outputs)
+    for column, expert in enumerate((new, kept)):
+        assert torch.equal(outputs[:, column], run_bank(expert.bank(PLAIN, config, base), h)[:, 0])
+
+
+def test_experts_of_several_shapes_run_side_by_side() -> None:
+    base, h = make_base(), draw_features(9)
+    experts = {name: make_expert(name, config, base, 1) for name, config in SHAPES.items()}
+    stack, outputs = Stack(), torch.zeros(9, 3, base.outputs)
+    banks = [expert.bank(PLAIN, SHAPES[name], base) for name, expert in experts.items()]
+    stack.run([stack.slot(expert, bank) for expert, bank in zip(experts.values(), banks, strict=True)], h, outputs)
+    for column, bank in enumerate(banks):
+        assert torch.equal(outputs[:, column], run_bank(bank, h)[:, 0])
+
+
+def test_double_precision_gets_slots_of_its_own() -> None:
+    library, h = make_library(3, SHAPES["mlp"]), draw_features(5)
+    before = library.outputs(PLAIN, h)
+    library.to_double()
+    after = library.outputs(PLAIN, h.double())
+    assert after.dtype == torch.float64
+    torch.testing.assert_close(after.float(), before, rtol=1e-5, atol=1e-5)
