@@ -104,7 +104,8 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
     known = own.nonzero()[:, 0]
     splits = {name: restrict(getattr(data, name), old, known) for name in ("train", "validation", "test")}
     names = tuple(data.classes[label] for label in known.tolist())
-    less = Data(**splits, domains=tuple(data.domains[i] for i in old), classes=names, split="", seen_in_train=0.0)
+    domains = tuple(data.domains[index] for index in old)
+    less = Data(splits["train"], splits["validation"], splits["test"], domains, names, "", 0.0)
     base = train_base(config, less, seed)
 
     def embed(split: Split) -> Split:
@@ -147,7 +148,8 @@ def train_new_expert(
         Split(split.inputs, len(known) + torch.searchsorted(labels, split.labels), torch.full_like(split.labels, -1))
         for split in (domain.train, domain.validation)
     )
-    classes = (*known, *(every[label] for label in labels.tolist()))
+    brought: list[int] = labels.tolist()
+    classes = (*known, *(every[label] for label in brought))
     dataset = shared.for_expert(domain.name, own, held, ())
     (expert,) = train_experts(config, [dataset], extend_base(base, len(labels)), seed, 1.0, classes, {})
     return expert
@@ -268,10 +270,7 @@ def check_removal(world: World) -> bool:
         parts = model.parts_of(test.inputs, RISK_BANK, unknown, unknown)
         return compose(get_rule("red"), parts, get_rule("red").weights(parts))
 
-    tensors = {
-        name: {key: value.clone() for key, value in model.experts[name].tensors().items()}
-        for name in model.experts.names
-    }
+    tensors = {(expert.name, key): value.clone() for expert in model.experts for key, value in expert.tensors().items()}
     before, whole, same = scores(), None, True
     for order in itertools.permutations(world.brought):
         for name in order:
@@ -345,9 +344,9 @@ def main() -> None:
     else:
         seeds = options.seed or [0, 1, 2]
         kept = [one for seed in seeds for one in measure_seed(seed, options.data_dir, options.choose)]
+    print_table(kept)
     if options.json:
         options.json.write_text(json.dumps(kept, indent=1) + "\n")
-    print_table(kept)
 
 
 if __name__ == "__main__":
