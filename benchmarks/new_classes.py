@@ -76,14 +76,9 @@ class World:
 
 def only_train(data: Data, seed: int) -> Data:
     """Return data whose test split is 30 of every 100 training queries."""
-    rows = torch.cat(
-        [
-            (data.train.labels == label).nonzero()[:, 0][
-                torch.randperm(int((data.train.labels == label).sum()), generator=generator(seed, "choose", label))
-            ]
-            for label in range(len(data.classes))
-        ]
-    ).view(len(data.classes), -1)
+    by_class = [(data.train.labels == label).nonzero()[:, 0] for label in range(len(data.classes))]
+    draws = [torch.randperm(len(rows), generator=generator(seed, "choose", i)) for i, rows in enumerate(by_class)]
+    rows = torch.stack([own[draw] for own, draw in zip(by_class, draws, strict=True)])
     cut = round((1 - HELD_OUT) * rows.shape[1])
     train, test = data.train.only(rows[:, :cut].flatten().sort().values), data.train.only(rows[:, cut:].flatten())
     return Data(train, data.validation, test, data.domains, data.classes, data.split, data.seen_in_train)

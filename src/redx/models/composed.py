@@ -195,13 +195,12 @@ class Model(RiskControlled):
         Parts
             Base logits, residuals and gates of these examples.
         """
-        new = len(self.experts.new_classes)
-        fixed = bank_id in self.fixed
-        outputs = add_floor(run_bank(self.fixed[bank_id], h), new) if fixed else self.experts.outputs(bank_id, h)
+        fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
+        outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
         with torch.no_grad():
             logits = self.experts.extended_base.classify(h) / self.info.unit
         gates = self.gates(h, bank_id)[:, : outputs.shape[1]]
-        parts = Parts(logits, outputs / self.info.unit, gates, labels, domains)
+        parts = self._with_gain(Parts(logits, outputs / self.info.unit, gates, labels, domains), bank_id)
         return self._controlled(parts, h, self.experts) if self._has_control(bank_id) else parts
 
     def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
@@ -262,6 +261,7 @@ class Model(RiskControlled):
             unknown := torch.full((len(h),), -1),
             unknown,
         )
+        parts = self._with_gain(parts, bank_id, chosen)
         if self._has_control(bank_id):
             parts = self._controlled(parts, h, library)
         return predict(rule, parts, rule.weights(parts))
@@ -344,8 +344,7 @@ class Model(RiskControlled):
         if not self.classes or predicted < len(self.info.classes):
             index = self.info.belongs[predicted] if self.classes else -1
             return self.info.domains[index] if index >= 0 else None
-        owners = [expert.name for expert in self.experts if self.classes[predicted] in expert.new_classes]
-        return owners[0] if len(owners) == 1 else None
+        return self.experts.owner_of(self.classes[predicted])
 
     def _label(self, predicted: int) -> Any:
         return self.classes[predicted] if self.classes else predicted
