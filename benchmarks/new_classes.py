@@ -76,14 +76,9 @@ class World:
 
 def only_train(data: Data, seed: int) -> Data:
     """Return data whose test split is 30 of every 100 training queries."""
-    rows = torch.cat(
-        [
-            (data.train.labels == label).nonzero()[:, 0][
-                torch.randperm(int((data.train.labels == label).sum()), generator=generator(seed, "choose", label))
-            ]
-            for label in range(len(data.classes))
-        ]
-    ).view(len(data.classes), -1)
+    by_class = [(data.train.labels == label).nonzero()[:, 0] for label in range(len(data.classes))]
+    draws = [torch.randperm(len(rows), generator=generator(seed, "choose", i)) for i, rows in enumerate(by_class)]
+    rows = torch.stack([own[draw] for own, draw in zip(by_class, draws, strict=True)])
     cut = round((1 - HELD_OUT) * rows.shape[1])
     train, test = data.train.only(rows[:, :cut].flatten().sort().values), data.train.only(rows[:, cut:].flatten())
     return Data(train, data.validation, test, data.domains, data.classes, data.split, data.seen_in_train)
@@ -104,7 +99,8 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
     known = own.nonzero()[:, 0]
     splits = {name: restrict(getattr(data, name), old, known) for name in ("train", "validation", "test")}
     names = tuple(data.classes[label] for label in known.tolist())
-    less = Data(**splits, domains=tuple(data.domains[i] for i in old), classes=names, split="", seen_in_train=0.0)
+    domains = tuple(data.domains[index] for index in old)
+    less = Data(splits["train"], splits["validation"], splits["test"], domains, names, "", 0.0)
     base = train_base(config, less, seed)
 
     def embed(split: Split) -> Split:
@@ -147,7 +143,8 @@ def train_new_expert(
         Split(split.inputs, len(known) + torch.searchsorted(labels, split.labels), torch.full_like(split.labels, -1))
         for split in (domain.train, domain.validation)
     )
-    classes = (*known, *(every[label] for label in labels.tolist()))
+    brought: list[int] = labels.tolist()
+    classes = (*known, *(every[label] for label in brought))
     dataset = shared.for_expert(domain.name, own, held, ())
     (expert,) = train_experts(config, [dataset], extend_base(base, len(labels)), seed, 1.0, classes, {})
     return expert
@@ -268,10 +265,7 @@ def check_removal(world: World) -> bool:
         parts = model.parts_of(test.inputs, RISK_BANK, unknown, unknown)
         return compose(get_rule("red"), parts, get_rule("red").weights(parts))
 
-    tensors = {
-        name: {key: value.clone() for key, value in model.experts[name].tensors().items()}
-        for name in model.experts.names
-    }
+    tensors = {(expert.name, key): value.clone() for expert in model.experts for key, value in expert.tensors().items()}
     before, whole, same = scores(), None, True
     for order in itertools.permutations(world.brought):
         for name in order:
@@ -345,9 +339,9 @@ def main() -> None:
     else:
         seeds = options.seed or [0, 1, 2]
         kept = [one for seed in seeds for one in measure_seed(seed, options.data_dir, options.choose)]
+    print_table(kept)
     if options.json:
         options.json.write_text(json.dumps(kept, indent=1) + "\n")
-    print_table(kept)
 
 
 if __name__ == "__main__":

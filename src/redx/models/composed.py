@@ -167,13 +167,13 @@ class Model(RiskControlled):
         Parts
             Base logits, residuals and gates of these examples.
         """
-        new = len(self.experts.new_classes)
-        fixed = bank_id in self.fixed
-        outputs = add_floor(run_bank(self.fixed[bank_id], h), new) if fixed else self.experts.outputs(bank_id, h)
+        fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
+        outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
         with torch.no_grad():
             logits = self.experts.extended_base.classify(h) / self.info.unit
         gates = self.gates(h, bank_id)
         parts = Parts(logits, outputs / self.info.unit, gates[:, : outputs.shape[1]], labels, domains)
+        parts = self._with_gain(parts, bank_id)
         if not self._has_control(bank_id):
             return parts
         return self._controlled(parts, h, self.experts, gates if self._routes_by_keys(bank_id) else None)
@@ -240,6 +240,7 @@ class Model(RiskControlled):
             unknown := torch.full((len(h),), -1),
             unknown,
         )
+        parts = self._with_gain(parts, bank_id, chosen)
         if self._has_control(bank_id):
             parts = self._controlled(parts, h, library, gates[:, used] if self._routes_by_keys(bank_id) else None)
         return predict(rule, parts, rule.weights(parts))
@@ -326,8 +327,7 @@ class Model(RiskControlled):
         if not self.classes or predicted < len(self.info.classes):
             index = self.info.belongs[predicted] if self.classes else -1
             return self.info.domains[index] if index >= 0 else None
-        owners = [expert.name for expert in self.experts if self.classes[predicted] in expert.new_classes]
-        return owners[0] if len(owners) == 1 else None
+        return self.experts.owner_of(self.classes[predicted])
 
     def _label(self, predicted: int) -> Any:
         return self.classes[predicted] if self.classes else predicted

@@ -16,9 +16,11 @@ from redx.composition.parts import Parts
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Split
 from redx.errors import RedxError
+from redx.models.banks import Bank
 from redx.models.base import Base
 from redx.models.calibration import Calibration, calibrate
-from redx.models.library import ExpertLibrary
+from redx.models.library import CLOSED_GATE, ExpertLibrary
+from redx.models.router import KEYS, TrainedRouter
 
 Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
 
@@ -35,6 +37,9 @@ class RiskControlled:
     calibration_data: Callable[[], Split] | None
     anchor_data: Callable[[], Split] | None
     classes: Any  # a property of the model
+    fixed: dict[BankId, Bank]
+    router: TrainedRouter | None
+    routing: str
     _known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
 
     def _has_control(self, bank_id: BankId) -> bool:
@@ -46,6 +51,18 @@ class RiskControlled:
         claims = library.claims(h) if claims is None else claims
         sure = confidences(calibration.score, parts.base, parts.residuals, claims)
         return replace(parts, confidences=sure, cutoffs=calibration.cutoffs)
+
+    def _with_gain(self, parts: Parts, bank_id: BankId, chosen: Tensor | None = None) -> Parts:
+        """Return the record with gates of `keys` that also count what each expert gains over the base.
+
+        Only where experts bring classes: the others have never seen examples of those, and may claim them. Gates of
+        experts that are not `chosen`, (N, K), stay closed.
+        """
+        by_keys = self.routing == KEYS or self.router is None
+        if not self.experts.new_classes or not by_keys or not bank_id.corrects_base or bank_id in self.fixed:
+            return parts
+        gates = confidences("all", parts.base, parts.residuals, parts.gates)
+        return replace(parts, gates=gates if chosen is None else gates.masked_fill(~chosen, CLOSED_GATE))
 
     def calibrated(self) -> Calibration:
         """Return the calibration for the experts that the model has now.

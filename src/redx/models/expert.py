@@ -86,9 +86,11 @@ class Expert:
     def new_classes(self) -> tuple[str, ...]:
         """The labels that it brings and the base does not know, in the order of its last outputs."""
         if self._new_classes is None:
-            unread = isinstance(self._info, Path) and exists(self._info / "expert.json")
-            has_any = not unread or b'"new_classes"' in read_bytes(self._info / "expert.json")  # parsing takes longer
-            self._new_classes = tuple(self.info.get("new_classes", ())) if has_any else ()
+            file = self._info / "expert.json" if isinstance(self._info, Path) else None  # not read yet
+            if file is not None and exists(file) and b'"new_classes"' not in read_bytes(file):  # parsing takes longer
+                self._new_classes = ()
+            else:
+                self._new_classes = tuple(self.info.get("new_classes", ()))
         return self._new_classes
 
     def extended(self, base: Base) -> Base:

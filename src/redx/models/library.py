@@ -104,6 +104,11 @@ class ExpertLibrary:
             self._new_classes = union_of_new_classes(expert.new_classes for expert in self)
         return self._new_classes
 
+    def owner_of(self, label: str) -> str | None:
+        """Return the expert that brings a new class; None where several do."""
+        owners = [expert.name for expert in self if label in expert.new_classes]
+        return owners[0] if len(owners) == 1 else None
+
     @property
     def extended_base(self) -> Base:
         """The base with one output at the floor for every new class; the base itself where there is none."""
