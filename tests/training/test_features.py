@@ -42,6 +42,17 @@ def test_features_are_computed_once_for_the_same_base_and_data(own_cache: Path) 
     assert encoder.examples == 70
 
 
+def test_a_repeated_text_is_encoded_once(own_cache: Path) -> None:
+    class TextCounter(CountingEncoder):
+        reads_text = True
+
+    encoder = TextCounter()
+    base, split = replace(identity_base(), encoder=encoder), draw_features(30)
+    order = torch.cat([torch.arange(30), torch.tensor([29, 3, 3])])
+    assert torch.equal(embed_split(FEATURES, base, split.only(order)).inputs, split.inputs[order] + 1)
+    assert encoder.examples == 30
+
+
 def test_without_a_backbone_the_inputs_are_the_features(own_cache: Path) -> None:
     split = draw_features(5)
     assert embed_split(configure("toy", "quick"), identity_base(), split) is split

@@ -169,7 +169,7 @@ class RiskControlled:
         if self.anchor_data is None or self.calibration_data is None:
             raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
         known = self._known_examples
-        now = self.anchor_data, self.calibration_data, self.experts.names  # experts may bring classes
+        now = self.anchor_data, self.calibration_data, tuple(self.experts)  # experts may bring classes
         if known is None or known[0] != now:
             anchors, held = self.anchor_data(), self.calibration_data()
             means = torch.cat([class_means(anchors.inputs, anchors.labels), *self._new_class_means(anchors.inputs)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from redx.config import RunConfig
@@ -33,15 +34,40 @@ def embed_split(config: RunConfig, base: Base, split: Split) -> Split:
     name = hash_tensors(base.tensors(), base.encoder.mark, split.digest())
 
     def encode() -> Iterator[Tensor]:
-        device = usable_device(config.device)
-        moved = base.to(device)
-        with progress("encoding", len(split)) as advance:
-            for batch in split.inputs.split(BATCH):
-                yield moved.embed(batch.to(device)).cpu()
-                advance(len(batch))
-        moved.to("cpu")
+        if not base.encoder.reads_text:
+            yield from _encode(config, base, split.inputs)
+            return
+        inputs, index = distinct_rows(split.inputs)  # questions are often repeated, and a trunk may be large
+        features = torch.cat(list(_encode(config, base, inputs)))
+        yield from (features[rows] for rows in index.split(BATCH))
 
     return Split(cached_rows(name, len(split), encode), split.labels, split.domains)
+
+
+def _encode(config: RunConfig, base: Base, inputs: Tensor) -> Iterator[Tensor]:
+    """Yield the features of inputs in batches, (B, E)."""
+    device = usable_device(config.device)
+    moved = base.to(device)
+    with progress("encoding", len(inputs)) as advance:
+        for batch in inputs.split(BATCH):
+            yield moved.embed(batch.to(device)).cpu()
+            advance(len(batch))
+    moved.to("cpu")
+
+
+def distinct_rows(inputs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the distinct rows in the order in which they first occur, (M, ...), and the index of every row, (N,).
+
+    Examples
+    --------
+    >>> distinct_rows(torch.tensor([[7], [5], [7]]))
+    (tensor([[7],
+            [5]]), tensor([0, 1, 0]))
+    """
+    numbers: dict[bytes, int] = {}
+    index = [numbers.setdefault(row.tobytes(), len(numbers)) for row in inputs.numpy()]
+    first = dict(zip(reversed(index), range(len(index) - 1, -1, -1), strict=True))
+    return inputs[[first[number] for number in range(len(numbers))]], torch.tensor(index, dtype=torch.long)
 
 
 def embed_shared(config: RunConfig, base: Base, shared: SharedData, seed: int) -> SharedData:
