@@ -3,7 +3,8 @@
     python benchmarks/serve.py runs/intents
 
 It prints seconds, ratios and memory. Every figure comes from one bounded experiment: one start, 1,000 requests of one
-input each, and five rounds of 1,000 inputs for the throughput. Ratios compare the same inputs in turn, in one process.
+input each, 100 drags in a browser, and five rounds of 1,000 inputs for the throughput.
+Ratios compare the same inputs in turn, in one process.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -82,6 +84,37 @@ async def ask_all(url: str, inputs: list[Any]) -> tuple[list[Any], list[float], 
     return answers, page, seconds
 
 
+def measure_drags(url: str) -> str:
+    """Return how long the page takes for a new answer while weights or the risk are dragged, in a real browser."""
+    program = shutil.which("chromium")
+    if program is None:
+        return "dragging: not measured, there is no chromium"
+    from playwright.sync_api import sync_playwright
+
+    weights = """() => { const { own, worst, set } = window.redxGame, times = []; for (let n = 0; n < 100; n++) {
+        const start = performance.now(); set(own.map((w, k) => (1 - n / 100) * w + n / 100 * worst.target[k]));
+        document.body.getBoundingClientRect(); times.push(performance.now() - start); } return times; }"""
+    risks = """() => { const slider = document.querySelector('#risk'), times = []; for (let n = 0; n < 100; n++) {
+        const start = performance.now(); slider.value = 4 * n; slider.dispatchEvent(new Event('input'));
+        document.body.getBoundingClientRect(); times.push(performance.now() - start); } return times; }"""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.set_default_timeout(300_000)
+        page.goto(f"{url}#adversary?row=0")
+        page.wait_for_selector("#adversary-status")
+        drags = page.evaluate(weights)
+        page.goto(f"{url}#price")
+        page.wait_for_selector("#risk")
+        slides = page.evaluate(risks)
+        browser.close()
+    medians = [statistics.median(times) for times in (drags, slides)]
+    most = max(drags), max(slides)
+    return (
+        f"weights: {medians[0]:.1f} ms a drag, at most {most[0]:.0f}; risk: {medians[1]:.1f} ms, at most {most[1]:.0f}"
+    )
+
+
 def measure_throughput(run: Path, inputs: list[Any]) -> dict[str, float]:
     """Return the ratio of the queue with its JSON to `model.predict`, both in this process, on the same inputs."""
     from redx.serve.queries import Query
@@ -135,6 +168,7 @@ def main() -> None:
             print(f"{REQUESTS} concurrent requests: {seconds:.1f} s, {lost} lost, {wrong} wrong", end="")
             print(f"; the page meanwhile in {statistics.median(page):.3f} s, at most {max(page):.3f} s")
             print(f"largest memory: {memory(server.pid):.0f} MB, before the requests {before:.0f} MB")
+            print(measure_drags(url))
         finally:
             server.send_signal(signal.SIGINT)
             server.wait(60)

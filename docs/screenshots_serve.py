@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -50,16 +51,20 @@ def take_all(browser: Any, url: str, folder: Path) -> None:
 
 def take_one(browser: Any, url: str, file: Path) -> None:
     """Write the view of the adversary after a jump to the worst router."""
-    context = browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
+    context = browser.new_context(viewport={"width": 1200, "height": 1200}, color_scheme="light")
     context.set_default_timeout(TIMEOUT)
     page = context.new_page()
-    page.goto(url)
-    page.wait_for_selector("#answer")
-    open_view(page, "adversary", "#worst")
+    with urllib.request.urlopen(f"{url}api/examples?filter=fragile&limit=200", timeout=600) as response:
+        rows = json.load(response)["rows"]
+    row = next((row for row in rows if row["radius"] > 0.3), rows[-1])
+    page.goto(f"{url}#adversary?row={row['row']}")
+    page.wait_for_selector("#worst")
     page.click("#worst")
     page.wait_for_selector("#adversary-answer.changed")
     page.wait_for_timeout(1500)
-    page.locator("main").screenshot(path=file)
+    page.evaluate("scrollTo(0, 0)")
+    end = page.evaluate("document.querySelector('#copy').getBoundingClientRect().top")  # without the panel Copy
+    page.screenshot(path=file, full_page=True, clip={"x": 0, "y": 0, "width": 1200, "height": end})
     context.close()
 
 

@@ -102,7 +102,7 @@ function game(node, one, input, single, changed) {
       el("h2", {}, detail.region === "box" ? "Weights of the experts" : "Your routing weights, which sum to 1"),
       el("div", { class: "sliders" }, names.map((name, k) => el("div", { class: "slider" }, el("label", { for: `weight-${k}`, title: name }, name), sliders[k], outputs[k]))),
       el("div", { class: "row" }, el("button", { type: "button", id: "reset", onclick: () => { along = null; set(own.slice()); } }, "The router's own weights"))),
-    el("div", { class: "card c6" }, el("h2", {}, radius < 1 ? `The answer changes where the lines cross, at ε* = ${share(radius)}` : "The lines never cross: ε* = 1"), plot,
+    el("div", { class: "card c6" }, el("h2", {}, radius < 1 ? `The lines cross at ε*\u00a0=\u00a0${share(radius)}` : "The lines never cross: ε*\u00a0=\u00a01"), plot,
       el("div", { class: "slider" }, el("label", { for: "epsilon" }, "Move by ε"), epsilon, epsilonText),
       el("div", { class: "row" }, el("button", { type: "button", class: "primary", id: "worst", onclick: jump }, "Worst router within ε")),
       el("p", { class: "note" }, "Scores are straight lines in the weights, so nothing but a crossing can change the answer. With ε at 0 the button goes just beyond ε*."),
