@@ -14,6 +14,7 @@ import torch
 
 import redx
 from helpers.clinc import real_folder
+from redx.adapters.run import FinishedRun
 from redx.cli import main
 from redx.models.calibration import read_calibration, write_calibration
 from redx.runs import pipeline, presets
@@ -27,6 +28,7 @@ RUNS = {  # by fixture
     "mixed": "addition",
     "intents": "addition",
     "steps": "chains",
+    "adapters": "adapters",
 }
 
 
@@ -49,7 +51,7 @@ COMMANDS = list(
 
 def is_slow(words: tuple[str, ...]) -> bool:
     """Return whether a command needs a finished run or a download."""
-    return words[0] == "fetch" or any(f"runs/{name}" in words for name in RUNS)
+    return words[0] == "fetch" or words[:2] == ("run", "adapters") or any(f"runs/{name}" in words for name in RUNS)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,13 @@ def test_commands_in_the_documents_run(
         configured.append(presets.configure(name, preset, assignments, seeds=seeds, **changes))
         return clouds
 
+    def run_no_adapters(config: Any, out: Path, folders: dict[str, Path]) -> FinishedRun:
+        configured.append(config)
+        run: redx.Run = request.getfixturevalue("adapters")
+        return FinishedRun(run.folder, run.summary, run.folder / "report.md")
+
     monkeypatch.setattr(pipeline, "run", run_nothing)
+    monkeypatch.setattr("redx.adapters.run.run_adapters", run_no_adapters)
     with pytest.raises(SystemExit) as stop:
         main(list(words))
     # the experts of the tests are hardly trained: a chain may leave the range, which `solve` reports by exit code 1

@@ -67,7 +67,8 @@ def cache_info(as_json: AsJson = False) -> None:
 
 def cache_clear(
     kind: Annotated[
-        str | None, typer.Argument(help="mnist, intents, backbone, features or embeddings", show_default="everything")
+        str | None,
+        typer.Argument(help="mnist, intents, backbone, features, embeddings or texts", show_default="everything"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -18,8 +18,9 @@ FOLDERS = {  # by kind
     "backbone": "backbones",
     "features": "features",
     "embeddings": "embeddings",
+    "texts": "texts",
 }
-WHOLE = ("mnist", "intents", "embeddings")  # kinds that are listed as one entry
+WHOLE = ("mnist", "intents", "embeddings", "texts")  # kinds that are listed as one entry
 
 
 def cache_folder() -> Path:

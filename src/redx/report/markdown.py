@@ -31,7 +31,7 @@ def to_markdown(title: str, chapters: list[RunReport], compared: Table | None, f
     str
         The text. All names from data and settings are escaped.
     """
-    lines = [f"# {_escape(title)}", "", *(_table_lines(compared) if compared else ())]
+    lines = [f"# {_escape(title)}", "", *(table_lines(compared) if compared else ())]
     heading = "###" if compared else "##"
     for run in chapters:
         lines += [f"## {_escape(run.label)}", ""] if compared else []
@@ -42,17 +42,17 @@ def to_markdown(title: str, chapters: list[RunReport], compared: Table | None, f
             for figure in section.figures:
                 lines += [f"![{_escape(figure.caption)}]({files[run.label, figure]})", ""]
             for table in section.tables:
-                lines += _table_lines(table)
+                lines += table_lines(table)
         lines += [f"{heading} Reproduce", "", f"    {run.command}", ""]
         if run.changed:
             lines += [f"Settings that differ from the preset: {', '.join(run.changed)}; see config.json.", ""]
     lines += ["## Glossary", ""]
     for table in glossary():
-        lines += _table_lines(table)
+        lines += table_lines(table)
     return "\n".join(lines)
 
 
-def _table_lines(table: Table) -> Iterable[str]:
+def table_lines(table: Table) -> Iterable[str]:
     """Yield the lines of a table; none if it has no rows."""
     if not table.rows:
         return
