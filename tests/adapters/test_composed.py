@@ -42,11 +42,12 @@ def test_one_hot_is_plain_peft(
     assert (scores - base).abs().max() > 0.01, "the adapter must change something"
 
 
-@pytest.mark.parametrize("rule", ["red", "base"])
-def test_zero_weights_are_plain_transformers(composed: ComposedLM, model_folder: Path, rule: str) -> None:
+def test_zero_weights_are_plain_transformers(composed: ComposedLM, model_folder: Path) -> None:
     expected = plain_logits(model_folder, None, tokens_of(composed))[-1]
-    scores = composed.scores(PROMPT, rule=rule, weights=[0.0, 0.0, 0.0])
-    assert (scores - expected).abs().max() <= 1e-4
+    for scores in (composed.scores(PROMPT, weights=[0.0, 0.0, 0.0]), composed.scores(PROMPT, rule="base")):
+        assert (scores - expected).abs().max() <= 1e-4
+    with pytest.raises(RedxError, match="has weights of its own"):
+        composed.scores(PROMPT, rule="base", weights=[1.0, 0.0, 0.0])
 
 
 def test_mixture_is_affine_in_the_weights(

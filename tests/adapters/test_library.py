@@ -159,6 +159,7 @@ BAD = {
     "saved modules": (change_config(modules_to_save=["lm_head"]), "modules_to_save"),
     "biases": (change_config(bias="all"), "trains biases"),
     "code": (change_config(auto_mapping={"base_model_class": "X"}), "never runs"),
+    "changed base": (change_config(init_lora_weights="pissa"), "changes the base as well"),
     "missing target module": (change_config(target_modules=["q_proj", "qkv"]), "modules called 'qkv'"),
     "target without weights": (
         change_tensors(lambda t: drop(t, "v_proj")),

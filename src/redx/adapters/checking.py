@@ -25,6 +25,7 @@ MAX_RANK = 4096
 # LoRA settings that a mixed batch does not compute, or that change more than the adapted matrices
 UNSUPPORTED = ("use_dora", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens", "megatron_config")
 UNSUPPORTED += ("target_parameters", "layer_replication", "arrow_config", "use_qalora", "use_bdlora")
+PLAIN_STARTS = (True, False, None, "gaussian")  # initial weights that leave the base as it is
 NAME = re.compile(r"(?P<module>.+)\.lora_(?P<side>A|B)\.weight")
 
 
@@ -93,6 +94,11 @@ def check_adapter(folder: Path, base: BaseLM) -> AdapterInfo:
             raise RedxError(f"{folder} uses {name}, which a mixed batch does not compute; train it without.")
     if settings.get("bias", "none") != "none":
         raise RedxError(f"{folder} trains biases, which a mixed batch does not switch; train it with bias='none'.")
+    if settings.get("init_lora_weights", True) not in PLAIN_STARTS:
+        raise RedxError(
+            f"{folder} was initialised by {str(settings['init_lora_weights'])[:40]!r}, which changes the base as well; "
+            "convert it to plain LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
+        )
     tensors = _read_tensors(folder)
     ranks = _check_shapes(folder, settings, tensors, base)
     kinds = {NAME.fullmatch(name)["module"].rpartition(".")[2] for name in tensors}  # type: ignore[index]

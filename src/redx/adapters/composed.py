@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from redx.adapters import generation
 from redx.adapters.base import BaseLM
+from redx.adapters.choices import RouterName, choose_router, cut_at, get_text_rule, same_rows
 from redx.adapters.documents import tokenise
 from redx.adapters.generation import Generation, Sampling, TokenStep
 from redx.adapters.library import adapter_folder, open_base, read_heads, read_library
 from redx.adapters.mixed import AdapterStack
-from redx.adapters.routers import FixedRouter, KeysRouter, Router, TrainedRouter, check_weights
+from redx.adapters.routers import FixedRouter, Router, check_weights
 from redx.composition.parts import Parts
-from redx.composition.rules import RULES, Rule, compose
+from redx.composition.rules import Rule, compose
 from redx.errors import RedxError
 
-RULE_NAMES = ("red", "base", "fixed", "sum")  # rules over residual experts that need no labels
 Weights = Mapping[str, float] | Sequence[float] | Tensor
-RouterName = Literal["router", "keys", "uniform"]
 
 
 class ComposedLM:
@@ -74,7 +73,7 @@ class ComposedLM:
         run = Path(folder)
         library = read_library(run)
         heads, keys = read_heads(run, library.names, "router"), read_heads(run, library.names, "key")
-        chosen = _choose_router(run, router, heads, keys)
+        chosen = choose_router(run, router, heads, keys)
         base = open_base(library, backbone, device)
         composed = cls(base, chosen, run)
         for entry in library.adapters:
@@ -194,7 +193,7 @@ class ComposedLM:
             members = [index for index, row in enumerate(tokens) if len(row) == length]
             batch = torch.stack([tokens[index] for index in members])
             given, rows = self._plan(batch, chosen, weights, top)
-            for group in _same_rows(rows):
+            for group in same_rows(rows):
                 steps: dict[int, list[TokenStep]] = {index: [] for index in group}
                 ended: dict[int, str] = {}
                 for row, step, stopped in self._decode(
@@ -204,10 +203,12 @@ class ComposedLM:
                     if stopped:
                         ended[group[row]] = stopped
                 for index in group:
-                    text = _cut("".join(step.text for step in steps[index]), stop)
+                    text = cut_at("".join(step.text for step in steps[index]), stop)
                     by_name = dict(zip(self.names, given[index].tolist(), strict=True))
                     prompt = prompts[members[index]]
-                    results[members[index]] = generation.collect(prompt, by_name, steps[index], text, ended[index])
+                    results[members[index]] = generation.collect(
+                        prompt, by_name, steps[index], text, ended.get(index, "length")
+                    )
         return [results[index] for index in range(len(prompts))]
 
     def stream(
@@ -278,6 +279,8 @@ class ComposedLM:
         """Return the weights of a batch of prompts, (B, T) to (B, K)."""
         count = len(self.names)
         if weights is not None:
+            if rule.name not in ("red", "sum"):
+                raise RedxError(f"The rule {rule.name!r} has weights of its own; leave the weights out, or choose red.")
             if isinstance(weights, Mapping):
                 if unknown := sorted(set(weights) - set(self.names)):
                     raise RedxError(f"There is no adapter {unknown[0]!r}; choose one of {', '.join(self.names)}.")
@@ -315,35 +318,3 @@ class ComposedLM:
                 f"{self.base.context} that {self.base.name} reads; shorten it."
             )
         return torch.tensor(tokens)
-
-
-def get_text_rule(name: str) -> Rule:
-    """Return a rule that composes adapters, or refuse one that reads another form of bank or labels."""
-    if name not in RULE_NAMES:
-        raise RedxError(f"There is no rule {name!r} for adapters; choose one of {', '.join(RULE_NAMES)}.")
-    return RULES[name]
-
-
-def _choose_router(run: Path, wanted: str | None, heads: dict[str, Any], keys: dict[str, Any]) -> Router | None:
-    if wanted not in (None, "router", "keys", "uniform"):
-        raise RedxError(f"There is no router {wanted!r}; choose one of router, keys, uniform.")
-    if wanted == "router" and not heads:
-        raise RedxError(f"{run} holds no trained router; choose keys or uniform, or give weights.")
-    if wanted == "keys" and not keys:
-        raise RedxError(f"{run} holds no keys; choose router or uniform, or give weights.")
-    if wanted == "keys":
-        return KeysRouter(keys)
-    return TrainedRouter(heads) if heads and wanted != "uniform" else None
-
-
-def _same_rows(rows: list[tuple[str | None, ...]]) -> list[list[int]]:
-    """Return the indices of prompts that run the same adapters, group by group."""
-    groups: dict[tuple[str | None, ...], list[int]] = {}
-    for index, needed in enumerate(rows):
-        groups.setdefault(needed, []).append(index)
-    return list(groups.values())
-
-
-def _cut(text: str, stop: Sequence[str]) -> str:
-    """Return a text up to the first stop text in it."""
-    return text[: min([text.find(word) for word in stop if word and word in text], default=len(text))]

@@ -17,6 +17,8 @@ from redx.errors import RedxError
 if TYPE_CHECKING:
     from redx.adapters.composed import ComposedLM
 
+HALF = "\ufffd"  # what a tokenizer decodes the first bytes of a character to
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -163,11 +165,12 @@ def decode(
                 continue
             row.ids.append(token)
             text = composed.base.tokenizer.decode(row.ids, skip_special_tokens=True)
-            added, row.text = text[len(row.text) :], text
-            cut = [text.find(word) for word in stop if word and word in text]
-            row.stopped = "end" if token in ends else "stop" if cut else None
+            row.stopped = "end" if token in ends else "stop" if any(word and word in text for word in stop) else None
             if step == max_new_tokens - 1 and row.stopped is None:
                 row.stopped = "length"
+            added = ""
+            if row.stopped or not text.endswith(HALF):  # a character may take several tokens
+                added, row.text = text[len(row.text) :], text
             i = row.index
             yield (
                 i,

@@ -53,7 +53,8 @@ class AdapterStack:
         check_adapter(folder, self.base)
         settings = read_json(folder / CONFIG, dict)
         known = {key: value for key, value in settings.items() if key in LoraConfig.__dataclass_fields__}
-        config = LoraConfig(**{**known, "inference_mode": True, "init_lora_weights": True})
+        fixed = {"inference_mode": True, "init_lora_weights": True, "task_type": "CAUSAL_LM"}
+        config = LoraConfig(**{**known, **fixed})
         slot = f"adapter{self._count}"
         self._count += 1
         with open_safetensors(folder / WEIGHTS) as file:

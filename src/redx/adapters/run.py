@@ -43,7 +43,7 @@ from redx.adapters.settings import AdaptersConfig
 from redx.adapters.summary import result_rows, summarise, to_markdown
 from redx.adapters.training import save_adapter, train_adapter
 from redx.errors import RedxError
-from redx.io.files import check_name, write_bytes, write_json
+from redx.io.files import check_name, natural_order, write_bytes, write_json
 from redx.io.reading import check_path, exists, is_folder, read_json
 from redx.runs.folder import SeedFolder
 from redx.runs.transaction import recover
@@ -88,6 +88,7 @@ def run_adapters(
         Folder, summary and report.
     """
     documents = read_documents(Path(config.data)) if config.data else domains()
+    documents = _only(documents, config.domains)
     split = split_documents(documents, config.seed)
     given = adapters or {}
     _check_names(split, given, config.train)
@@ -96,6 +97,15 @@ def run_adapters(
     config = config.model_copy(update={"data_hash": hash_documents(documents), "adapters": hashes})
     with _locked_run(out, config):
         return _Run(config, out, base, split, given).finish()
+
+
+def _only(documents: list[Document], domains: tuple[str, ...]) -> list[Document]:
+    """Return the documents of some domains; of all where none are named."""
+    known = sorted({document.domain for document in documents}, key=natural_order)
+    for domain in domains:
+        if domain not in known:
+            raise RedxError(f"There are no documents of the domain {domain!r}; domains are {', '.join(known)}.")
+    return [document for document in documents if not domains or document.domain in domains]
 
 
 def _check_names(split: Documents, given: dict[str, Path], train: bool) -> None:

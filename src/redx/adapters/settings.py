@@ -20,6 +20,7 @@ class AdaptersConfig(StrictConfig):
     seed: int = Field(0, ge=0, le=2**31, description="decides splits, initial weights and the order of training")
     train: bool = Field(True, description="train one adapter per domain first")
     data: str | None = Field(None, description="table with the columns text and domain; default: five domains")
+    domains: tuple[str, ...] = Field((), description="domains to use; default: all")
     data_hash: str = Field("", description="hash of the documents")
     adapters: dict[str, str] = Field({}, description="hashes of the adapters that were given, by name")
     training: LoraTraining = Field(LoraTraining(), description="how adapters are trained")

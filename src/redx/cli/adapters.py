@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from redx.cli.common import AsJson, print_json, say, show_table
+from redx.cli.common import AsJson, OneSeed, print_json, say, show_table
 
 Library = Annotated[Path, typer.Argument(help="folder of the library", metavar="RUN", show_default=False)]
 Backbone = Annotated[
@@ -88,6 +88,22 @@ def save(
 
     saved = ComposedLM.from_pretrained(run, backbone=backbone).save_pretrained(folder)
     print_json({"folder": str(saved)}) if as_json else say(f"the composed model is in {saved}")
+
+
+def export_decomposer(
+    run: Annotated[Path, typer.Argument(help="run of steps with --decomposer lm", metavar="RUN", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="folder to write", show_default=False)],
+    seed: OneSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the language model that decomposes sentences as an adapter folder of peft.
+
+    Example: `redx adapters export-decomposer runs/steps-lm steps-adapter`
+    """
+    from redx.adapters import decomposer
+
+    written = decomposer.export_decomposer(run, folder, seed)
+    print_json({"folder": str(written)}) if as_json else say(f"the adapter is in {written}")
 
 
 def generate(

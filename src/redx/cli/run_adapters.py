@@ -17,6 +17,7 @@ def run_adapters(
     data: Annotated[
         Path | None, typer.Option(help="table with the columns text and domain", show_default="five domains")
     ] = None,
+    domain: Annotated[list[str] | None, typer.Option(help="use only this domain; repeatable")] = None,
     train: Annotated[bool, typer.Option("--train", help="train the adapters that are not given")] = False,
     preset: Annotated[str, typer.Option(help="default, quick (few steps and documents) or tiny")] = "default",
     backbone: Annotated[
@@ -51,7 +52,7 @@ def run_adapters(
     settings = get_preset(preset).model_dump()
     changes = {"backbone": backbone, "risk": risk, "documents": documents, "data": str(data) if data else None}
     settings |= {name: value for name, value in changes.items() if value is not None}
-    settings |= {"seed": seed, "train": train}
+    settings |= {"seed": seed, "train": train, "domains": tuple(domain or ())}
     settings["training"] |= {name: value for name, value in {"steps": steps, "rank": rank}.items() if value is not None}
     try:
         config = AdaptersConfig.model_validate(settings)
