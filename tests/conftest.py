@@ -79,6 +79,14 @@ def finished(folder: Path) -> redx.Run:
 
 
 @pytest.fixture(scope="session")
+def adapters(make_once: MakeOnce) -> redx.Run:
+    """A finished run of three adapters of a tiny language model."""
+    from helpers.adapters import run_tiny_adapters
+
+    return finished(make_once("adapters", run_tiny_adapters) / "run")
+
+
+@pytest.fixture(scope="session")
 def toy(make_once: MakeOnce) -> redx.Run:
     """A finished run of the toy with two seeds and few epochs; tests must not change it."""
     return finished(make_once("toy", lambda folder: redx.run("toy", "quick", [0, 1], folder, **few_epochs())))

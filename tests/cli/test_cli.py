@@ -14,7 +14,11 @@ from redx.cli import app
 COMMANDS = [(command.name or getattr(command.callback, "__name__", ""),) for command in app.registered_commands]
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, ("fetch", "mnist"), ("fetch", "intents")], ids=" ".join)
+NESTED = [("fetch", "mnist"), ("fetch", "intents"), ("fetch", "adapters-data"), ("run", "adapters")]
+NESTED += [("adapters", verb) for verb in ("add", "list", "remove", "save", "export-decomposer")]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *NESTED], ids=" ".join)
 def test_every_command_has_help_with_an_example(ask: Ask, command: tuple[str, ...]) -> None:
     code, out, _ = ask(*command, "--help")
     assert code == 0

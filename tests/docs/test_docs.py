@@ -16,6 +16,7 @@ import uvicorn
 import redx
 from helpers.clinc import real_folder
 from helpers.parts import draw_parts, write_parts
+from redx.adapters.run import FinishedRun
 from redx.cli import main
 from redx.engine import ENGINES
 from redx.models.calibration import read_calibration, write_calibration
@@ -32,6 +33,7 @@ RUNS = {  # by fixture
     "mixed": "addition",
     "intents": "addition",
     "steps": "chains",
+    "adapters": "adapters",
 }
 
 
@@ -54,7 +56,7 @@ COMMANDS = list(
 
 def is_slow(words: tuple[str, ...]) -> bool:
     """Return whether a command needs a finished run or a download."""
-    return words[0] == "fetch" or any(f"runs/{name}" in words for name in RUNS)
+    return words[0] == "fetch" or words[:2] == ("run", "adapters") or any(f"runs/{name}" in words for name in RUNS)
 
 
 @pytest.mark.parametrize(
@@ -105,8 +107,14 @@ def test_commands_in_the_documents_run(
         configured.extend(cells)
         return Sweep(tmp_path, {"grid": parse_grid(grid), "cells": []})
 
+    def run_no_adapters(config: Any, out: Path, folders: dict[str, Path]) -> FinishedRun:
+        configured.append(config)
+        run: redx.Run = request.getfixturevalue("adapters")
+        return FinishedRun(run.folder, run.summary, run.folder / "report.md")
+
     monkeypatch.setattr(pipeline, "run", run_nothing)
     monkeypatch.setattr(sweep, "sweep", sweep_nothing)
+    monkeypatch.setattr("redx.adapters.run.run_adapters", run_no_adapters)
     with pytest.raises(SystemExit) as stop:
         main(list(words))
     # the experts of the tests are hardly trained: a chain may leave the range, which `solve` reports by exit code 1

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from redx.cli import (
+    adapters,
     bench,
     calibrate,
     certify,
@@ -41,6 +42,7 @@ running = typer.Typer(
 fetching = typer.Typer(help="Fetch what runs need, ahead of time.", no_args_is_help=True)
 keeping = typer.Typer(help="Experts as files: list, add, remove, replace, train, compare.", no_args_is_help=True)
 routing = typer.Typer(help="The router of a run.", no_args_is_help=True)
+adapting = typer.Typer(help="LoRA adapters as experts: list, add, remove, save.", no_args_is_help=True)
 caching = typer.Typer(help="Show or clear the cache: data, backbones, features.", no_args_is_help=True)
 
 app.add_typer(running, name="run")
@@ -62,6 +64,7 @@ app.add_typer(fetching, name="fetch")
 fetching.command("mnist")(resources.fetch_mnist)
 fetching.command("intents")(resources.fetch_intents)
 fetching.command("backbone")(resources.fetch_backbone)
+fetching.command("adapters-data")(adapters.fetch_texts)
 app.add_typer(caching, name="cache")
 caching.command("info")(resources.cache_info)
 caching.command("clear")(resources.cache_clear)
@@ -74,6 +77,13 @@ keeping.command()(experts.train)
 keeping.command()(experts.diff)
 app.add_typer(routing, name="router")
 routing.command("train")(experts.train_router)
+app.add_typer(adapting, name="adapters")
+adapting.command()(adapters.add)
+adapting.command("list")(adapters.list_adapters)
+adapting.command()(adapters.remove)
+adapting.command()(adapters.save)
+adapting.command("export-decomposer")(adapters.export_decomposer)
+app.command()(adapters.generate)
 app.command()(resources.doctor)
 app.command()(bench.bench)
 app.command("list")(run.list_tasks)

@@ -68,7 +68,9 @@ def cache_info(as_json: AsJson = False) -> None:
 def cache_clear(
     kind: Annotated[
         str | None,
-        typer.Argument(help="mnist, intents, backbone, features, embeddings or checksums", show_default="everything"),
+        typer.Argument(
+            help="mnist, intents, backbone, features, embeddings, texts or checksums", show_default="everything"
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

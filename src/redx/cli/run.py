@@ -34,11 +34,16 @@ class RunGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         from redx.tasks import tasks
 
-        return list(tasks())
+        return [*tasks(), "adapters"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        from redx.cli.run_adapters import run_adapters
         from redx.tasks import get_task
 
+        if cmd_name == "adapters":
+            app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+            app.command(name="adapters")(run_adapters)
+            return typer.main.get_command(app)
         task = get_task(cmd_name)
         app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         app.command(name=task.name, help=_task_help(task))(_run_command(task))

@@ -18,9 +18,10 @@ FOLDERS = {  # by kind
     "backbone": "backbones",
     "features": "features",
     "embeddings": "embeddings",
+    "texts": "texts",
     "checksums": "checksums",
 }
-WHOLE = ("mnist", "intents", "embeddings", "checksums")  # kinds that are listed as one entry
+WHOLE = ("mnist", "intents", "embeddings", "texts", "checksums")  # kinds that are listed as one entry
 
 
 def cache_folder() -> Path:

@@ -43,7 +43,7 @@ def to_markdown(report: Report, files: Files) -> str:
             lines += [f"Settings that differ from the preset: {', '.join(source.changed)}; see config.json.", ""]
     lines += ["## Glossary", ""]
     for table in glossary():
-        lines += _table_lines(table)
+        lines += table_lines(table)
     return "\n".join(lines)
 
 
@@ -55,7 +55,7 @@ def _tile_lines(report: Report) -> list[str]:
     rows = [(label, *(tile.values[index][1] for tile in report.tiles)) for index, label in enumerate(labels)]
     if any(tile.note for tile in report.tiles):
         rows.append(("", *(tile.note for tile in report.tiles)))
-    return list(_table_lines(Table("", ("", *(tile.name for tile in report.tiles)), tuple(rows))))
+    return list(table_lines(Table("", ("", *(tile.name for tile in report.tiles)), tuple(rows))))
 
 
 def _section_lines(section: Section, files: Files, heading: str) -> list[str]:
@@ -74,10 +74,10 @@ def _contents(figures: tuple[Figure, ...], tables: tuple[Table, ...], files: Fil
         findings = "; ".join(panel.title for panel in figure.panels if panel.title)
         lines += [f"**{_escape(findings)}**", ""] if findings else []
         lines += [f"![{_escape(figure.caption)}]({files[figure]})", "", _escape(figure.caption), ""]
-    return lines + [line for table in tables for line in _table_lines(table)]
+    return lines + [line for table in tables for line in table_lines(table)]
 
 
-def _table_lines(table: Table) -> Iterable[str]:
+def table_lines(table: Table) -> Iterable[str]:
     """Yield the lines of a table; none if it has no rows."""
     if not table.rows:
         return

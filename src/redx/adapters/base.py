@@ -1,0 +1,90 @@
+"""The frozen causal language model that adapters were trained on: loading it, its tokenizer and its fingerprint."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redx.errors import RedxError
+from redx.models.backbones.hub import hash_model, model_folder, quiet_transformers, require_packages
+
+
+@dataclass(frozen=True)
+class BaseLM:
+    """A causal language model in float32 with its tokenizer.
+
+    Attributes
+    ----------
+    name
+        Name or folder, as the user gave it.
+    folder
+        Folder of the model.
+    model
+        The model of transformers, in evaluation mode.
+    tokenizer
+        Its tokenizer.
+    """
+
+    name: str
+    folder: Path
+    model: Any
+    tokenizer: Any
+
+    @property
+    def context(self) -> int:
+        """Largest number of tokens that the model reads."""
+        limits = (getattr(self.model.config, "max_position_embeddings", None), self.tokenizer.model_max_length)
+        return int(min(limit for limit in (*limits, math.inf) if limit))
+
+    @property
+    def end(self) -> int:
+        """The token that ends a text; the last of the vocabulary where the tokenizer has none."""
+        token = self.tokenizer.eos_token_id
+        return self.model.config.vocab_size - 1 if token is None else int(token)
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of configuration, tokenizer and weights."""
+        return hash_model(self.folder)
+
+
+def load_base(name: str, device: str = "cpu") -> BaseLM:
+    """Return a causal language model.
+
+    Parameters
+    ----------
+    name
+        An embedded model, a folder or a name on the hub, as `model_folder` takes it.
+    device
+        Where the model runs.
+
+    Returns
+    -------
+    BaseLM
+        The model in float32 and in evaluation mode; its weights require no gradient.
+    """
+    require_packages("transformers", "peft")
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    folder = model_folder(name)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        with quiet_transformers():
+            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+            )
+    except Exception as error:  # transformers raises errors of many types for a damaged folder
+        reason = " ".join((str(error).splitlines() or [type(error).__name__])[0].split())[:200]
+        raise RedxError(
+            f"{folder} cannot be loaded as a causal language model ({reason}); give another folder."
+        ) from error
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):  # transformers would initialise them at random
+        raise RedxError(f"The weights in {folder} lack {missing[0]}; give the folder of a causal language model.")
+    model.generation_config = GenerationConfig()  # the folder's own may ask for sampling or penalties
+    return BaseLM(name, folder, model.requires_grad_(False).eval().to(device), tokenizer)

@@ -1,0 +1,320 @@
+"""A composed language model: next-token scores `base + Σ w_k (adapter_k - base)` from one mixed batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redx.adapters import generation
+from redx.adapters.base import BaseLM
+from redx.adapters.choices import RouterName, choose_router, cut_at, get_text_rule, same_rows
+from redx.adapters.documents import tokenise
+from redx.adapters.generation import Generation, Sampling, TokenStep
+from redx.adapters.library import adapter_folder, open_base, read_heads, read_library
+from redx.adapters.mixed import AdapterStack
+from redx.adapters.routers import FixedRouter, Router, check_weights
+from redx.composition.parts import Parts
+from redx.composition.rules import Rule, compose
+from redx.errors import RedxError
+
+Weights = Mapping[str, float] | Sequence[float] | Tensor
+
+
+class ComposedLM:
+    """A frozen causal language model with K adapters as residual experts.
+
+    Parameters
+    ----------
+    base
+        The frozen model.
+    router
+        Gives the weights where none are given; equal weights by default.
+    run
+        The folder that the adapters are from, if any.
+
+    Examples
+    --------
+    >>> from redx.adapters.composed import ComposedLM
+    >>> composed = ComposedLM.from_pretrained("runs/adapters")  # doctest: +SKIP
+    >>> composed.generate("def add(a, b):").text  # doctest: +SKIP
+    """
+
+    def __init__(self, base: BaseLM, router: Router | None = None, run: Path | None = None) -> None:
+        self.base, self.router, self.run = base, router, run
+        self.stack = AdapterStack(base)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        folder: str | os.PathLike[str],
+        router: RouterName | None = None,
+        backbone: str | None = None,
+        device: str = "cpu",
+    ) -> ComposedLM:
+        """Return the composed model of a run folder, or of a folder that `save_pretrained` wrote.
+
+        Parameters
+        ----------
+        folder
+            A folder with library.json.
+        router
+            `router` (trained), `keys` (one score per adapter) or `uniform`; by default the trained router where there
+            is one.
+        backbone
+            The base, where it is not to be found under its own name.
+        device
+            Where the model runs.
+        """
+        run = Path(folder)
+        library = read_library(run)
+        heads, keys = read_heads(run, library.names, "router"), read_heads(run, library.names, "key")
+        chosen = choose_router(run, router, heads, keys)
+        base = open_base(library, backbone, device)
+        composed = cls(base, chosen, run)
+        for entry in library.adapters:
+            composed.add(entry.name, adapter_folder(run, entry, base))
+        return composed
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the adapters."""
+        return self.stack.names
+
+    def add(self, name: str, folder: str | os.PathLike[str]) -> None:
+        """Add the adapter in a folder, as `PeftModel.save_pretrained` writes it."""
+        self.stack.add(name, Path(folder))
+
+    def remove(self, name: str) -> None:
+        """Remove an adapter; the model computes as if it had never been there."""
+        self.stack.remove(name)
+
+    def read_states(self, tokens: Tensor) -> Tensor:
+        """Return the base's hidden states after its middle block, (N, T) to (N, T, D)."""
+        middle = self.base.model.config.num_hidden_layers // 2
+        output = self.stack.forward(
+            [None] * len(tokens), tokens, output_hidden_states=True, use_cache=False, logits_to_keep=1
+        )
+        return output.hidden_states[middle].float()
+
+    def parts(self, tokens: Tensor) -> Parts:
+        """Return base logits and residuals for the token after each position of one text.
+
+        Parameters
+        ----------
+        tokens
+            Tokens of one text, (T,).
+
+        Returns
+        -------
+        Parts
+            T examples of K experts over C tokens of the vocabulary; labels are the next tokens, the last is 0. For long
+            texts use `redx.adapters.measuring`, which never holds all scores at once.
+        """
+        rows = [None, *self.names]
+        logits = self.stack.forward(rows, tokens.expand(len(rows), -1), use_cache=False).logits.clone()
+        base = logits[0]
+        residuals = (logits[1:] - base).transpose(0, 1)  # (T, K, C)
+        labels = torch.cat([tokens[1:], tokens.new_zeros(1)])
+        return Parts(base, residuals, base.new_zeros(len(base), len(self.names)), labels, torch.zeros_like(labels))
+
+    def scores(self, prompt: str, rule: str = "red", weights: Weights | None = None, chat: bool = False) -> Tensor:
+        """Return the composed next-token scores after a prompt, (C,)."""
+        tokens = self._prompt_tokens(prompt, chat)
+        chosen = get_text_rule(rule)
+        parts = self.parts(tokens).only(slice(len(tokens) - 1, None))
+        return compose(chosen, parts, self._weights(tokens[None], chosen, weights))[0]
+
+    def generate(
+        self,
+        prompt: str,
+        max_new_tokens: int = 64,
+        rule: str = "red",
+        weights: Weights | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        top: int | None = None,
+        stop: Sequence[str] = (),
+        chat: bool = False,
+    ) -> Generation:
+        """Continue a prompt.
+
+        Parameters
+        ----------
+        prompt
+            The text to continue.
+        max_new_tokens
+            Largest number of tokens to generate.
+        rule
+            `red` (routed), `base`, `fixed` (equal weights) or `sum` (every residual in full).
+        weights
+            Weights of the adapters, by name or in their order; by default the router reads the prompt.
+        temperature, top_p, seed
+            As in `Sampling`; a temperature of 0 is greedy.
+        top
+            Run only the adapters with this many largest weights, which is faster; there are no radii then.
+        stop
+            Texts that end the continuation.
+        chat
+            Whether the prompt is put into the chat template of the model.
+
+        Returns
+        -------
+        Generation
+            Text, weights, tokens and the radius of the sequence.
+        """
+        return self.generate_batch([prompt], max_new_tokens, rule, weights, temperature, top_p, seed, top, stop, chat)[
+            0
+        ]
+
+    def generate_batch(
+        self,
+        prompts: Sequence[str],
+        max_new_tokens: int = 64,
+        rule: str = "red",
+        weights: Weights | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        top: int | None = None,
+        stop: Sequence[str] = (),
+        chat: bool = False,
+    ) -> list[Generation]:
+        """Continue several prompts; prompts with the same number of tokens are continued together, without padding."""
+        sampling, chosen = Sampling(temperature, top_p, seed), get_text_rule(rule)
+        tokens = [self._prompt_tokens(prompt, chat, max_new_tokens) for prompt in prompts]
+        results: dict[int, Generation] = {}
+        for length in sorted({len(row) for row in tokens}):
+            members = [index for index, row in enumerate(tokens) if len(row) == length]
+            batch = torch.stack([tokens[index] for index in members])
+            given, rows = self._plan(batch, chosen, weights, top)
+            for group in same_rows(rows):
+                steps: dict[int, list[TokenStep]] = {index: [] for index in group}
+                ended: dict[int, str] = {}
+                for row, step, stopped in self._decode(
+                    batch[group], given[group], chosen, rows[group[0]], max_new_tokens, sampling, stop
+                ):
+                    steps[group[row]].append(step)
+                    if stopped:
+                        ended[group[row]] = stopped
+                for index in group:
+                    text = cut_at("".join(step.text for step in steps[index]), stop)
+                    by_name = dict(zip(self.names, given[index].tolist(), strict=True))
+                    prompt = prompts[members[index]]
+                    results[members[index]] = generation.collect(
+                        prompt, by_name, steps[index], text, ended.get(index, "length")
+                    )
+        return [results[index] for index in range(len(prompts))]
+
+    def stream(
+        self,
+        prompt: str,
+        max_new_tokens: int = 64,
+        rule: str = "red",
+        weights: Weights | None = None,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        top: int | None = None,
+        stop: Sequence[str] = (),
+        chat: bool = False,
+    ) -> Iterator[TokenStep]:
+        """Continue a prompt and yield every token as soon as it is chosen; the parameters are those of `generate`."""
+        sampling, chosen = Sampling(temperature, top_p, seed), get_text_rule(rule)
+        batch = self._prompt_tokens(prompt, chat, max_new_tokens)[None]
+        given, rows = self._plan(batch, chosen, weights, top)
+        for _, step, _ in self._decode(batch, given, chosen, rows[0], max_new_tokens, sampling, stop):
+            yield step
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
+        """Write adapters, routers and a model card to a new folder, which `from_pretrained` reads again.
+
+        The base is not copied: its name and its fingerprint are written down. The card carries the certified figures of
+        the run that the adapters are from, where it was evaluated with these adapters.
+        """
+        from redx.adapters.saving import save_composed
+
+        return save_composed(self, Path(folder))
+
+    def _decode(
+        self,
+        batch: Tensor,
+        given: Tensor,
+        rule: Rule,
+        rows: tuple[str | None, ...],
+        max_new_tokens: int,
+        sampling: Sampling,
+        stop: Sequence[str],
+    ) -> Iterator[tuple[int, TokenStep, str | None]]:
+        ends = {self.base.end}
+        return generation.decode(self, batch, given, rule, rows, max_new_tokens, sampling, stop, ends)
+
+    def _plan(
+        self, batch: Tensor, rule: Rule, weights: Weights | None, top: int | None
+    ) -> tuple[Tensor, list[tuple[str | None, ...]]]:
+        """Return the weights of every prompt, (B, K), and what has to be run for it."""
+        given = self._weights(batch, rule, weights)
+        everything: tuple[str | None, ...] = (None, *self.names)
+        if top is None:
+            return given, [everything] * len(batch)
+        if top < 1:
+            raise RedxError(f"The number of adapters to run is at least 1, not {top}; change it.")
+        if top < len(self.names) and rule.adversary == "simplex":
+            total, (values, order) = given.sum(-1, keepdim=True), given.topk(top)
+            share = values / values.sum(-1, keepdim=True).clamp_min(1e-30) * total
+            given = torch.zeros_like(given).scatter(1, order, share)
+        return given, [self._needed(row) for row in given]
+
+    def _needed(self, weights: Tensor) -> tuple[str | None, ...]:
+        named = tuple(name for name, weight in zip(self.names, weights.tolist(), strict=True) if weight)
+        base_cancels = named and abs(float(weights.sum()) - 1) < 1e-6
+        return named if base_cancels else (None, *named)
+
+    def _weights(self, batch: Tensor, rule: Rule, weights: Weights | None) -> Tensor:
+        """Return the weights of a batch of prompts, (B, T) to (B, K)."""
+        count = len(self.names)
+        if weights is not None:
+            if rule.name not in ("red", "sum"):
+                raise RedxError(f"The rule {rule.name!r} has weights of its own; leave the weights out, or choose red.")
+            if isinstance(weights, Mapping):
+                if unknown := sorted(set(weights) - set(self.names)):
+                    raise RedxError(f"There is no adapter {unknown[0]!r}; choose one of {', '.join(self.names)}.")
+                weights = [float(weights.get(name, 0.0)) for name in self.names]
+            fixed = torch.as_tensor(weights, dtype=torch.float32)
+            return check_weights(fixed, self.names, rule.adversary == "box").expand(len(batch), -1)
+        if not rule.routed:
+            labels = torch.zeros(len(batch), dtype=torch.long)
+            empty = torch.zeros(len(batch), count)
+            return rule.weights(Parts(empty[:, :1], torch.zeros(len(batch), count, 1), empty, labels, labels))
+        if self.router is None:
+            return torch.full((len(batch), count), 1 / max(1, count))
+        if isinstance(self.router, FixedRouter):
+            return self.router.weights(torch.empty(len(batch), 1), self.names)
+        return self.router.weights(self.read_states(batch).mean(1), self.names)
+
+    def _prompt_tokens(self, prompt: str, chat: bool, max_new_tokens: int = 0) -> Tensor:
+        if not isinstance(prompt, str) or not prompt.strip():
+            raise RedxError("The prompt is empty; write something to continue.")
+        if max_new_tokens < 0:
+            raise RedxError(f"The number of new tokens is at least 0, not {max_new_tokens}; change it.")
+        tokenizer: Any = self.base.tokenizer
+        if chat:
+            if not getattr(tokenizer, "chat_template", None):
+                raise RedxError(f"{self.base.name} has no chat template; leave --chat out.")
+            text = tokenizer.apply_chat_template(
+                [{"role": "user", "content": prompt}], add_generation_prompt=True, tokenize=False
+            )
+        else:
+            text = prompt
+        tokens = tokenise([text], tokenizer)[0]
+        if len(tokens) + max_new_tokens > self.base.context:
+            raise RedxError(
+                f"The prompt has {len(tokens)} tokens, and with {max_new_tokens} new ones that is more than the "
+                f"{self.base.context} that {self.base.name} reads; shorten it."
+            )
+        return torch.tensor(tokens)

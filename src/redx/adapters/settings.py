@@ -1,0 +1,68 @@
+"""Settings of a run of adapters, and its presets."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from redx.adapters.training import LoraTraining
+from redx.errors import RedxError
+from redx.schema import DEFAULT_RISK, ScoreName, StrictConfig
+
+MERGES = ("linear", "cat", "ties", "dare_linear", "dare_ties")  # of peft
+
+
+class AdaptersConfig(StrictConfig):
+    """Everything that decides the figures of a run of adapters."""
+
+    task: str = Field("adapters", description="always adapters")
+    backbone: str = Field("smollm2-135m", description="language model: an embedded one, a folder or a hub name")
+    preset: str = Field("default", description="where the settings come from")
+    seed: int = Field(0, ge=0, le=2**31, description="decides splits, initial weights and the order of training")
+    train: bool = Field(True, description="train one adapter per domain first")
+    data: str | None = Field(None, description="table with the columns text and domain; default: five domains")
+    domains: tuple[str, ...] = Field((), description="domains to use; default: all")
+    data_hash: str = Field("", description="hash of the documents")
+    adapters: dict[str, str] = Field({}, description="hashes of the adapters that were given, by name")
+    training: LoraTraining = Field(LoraTraining(), description="how adapters are trained")
+    tokens: int = Field(256, ge=9, le=8192, description="tokens of a test document that are read")
+    documents: int = Field(30, ge=1, le=100_000, description="documents of a domain to calibrate and to test on")
+    router_documents: int = Field(40, ge=1, le=100_000, description="training documents of a domain for the routers")
+    alpha: float = Field(0.05, gt=0, le=1, description="share of other texts on which a key may be active")
+    risk: float = Field(DEFAULT_RISK, ge=0, le=1, description="largest harm of any router")
+    score: ScoreName = Field("contest", description="confidence that the cut-off applies to")
+    merges: tuple[str, ...] = Field(MERGES, description="merges of peft that are compared")
+    scales: tuple[float, ...] = Field((0.2, 0.5, 1.0), description="weights of a merge, chosen on validation documents")
+
+
+PRESETS = {
+    "default": AdaptersConfig(),
+    # under a minute of one core for an adapter, and as few documents as a risk of 0.01 allows
+    "quick": AdaptersConfig(
+        preset="quick",
+        training=LoraTraining(steps=20, tokens=64, lr=3e-3),
+        tokens=48,
+        documents=20,
+        router_documents=8,
+        merges=("linear", "cat", "ties", "dare_linear"),
+        scales=(0.2, 0.5),
+    ),
+    # seconds, with a tiny model: for tests and first steps
+    "tiny": AdaptersConfig(
+        preset="tiny",
+        training=LoraTraining(rank=2, steps=4, batch=2, tokens=16, lr=1e-2),
+        tokens=24,
+        documents=6,
+        router_documents=6,
+        alpha=0.2,
+        risk=0.2,
+        scales=(0.5,),
+        merges=("linear", "cat"),
+    ),
+}
+
+
+def get_preset(name: str) -> AdaptersConfig:
+    """Return the settings of a preset."""
+    if name not in PRESETS:
+        raise RedxError(f"There is no preset {name!r} of adapters; choose one of {', '.join(PRESETS)}.")
+    return PRESETS[name]

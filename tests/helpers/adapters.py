@@ -1,0 +1,52 @@
+"""Random LoRA adapters for tiny language models, saved as peft saves them; and a tiny run of adapters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from helpers.language_models import save_qwen3
+from redx.adapters.run import run_adapters
+from redx.adapters.settings import get_preset
+
+ALPHABETS = {"digits": "0123456789+=", "lower": "abcdefghij ", "upper": "KLMNOPQRST "}  # of three domains
+
+
+def save_adapter(model: Path, folder: Path, seed: int, rank: int = 2, **options: Any) -> Path:
+    """Write an adapter with random weights that changes the logits visibly, and return its folder."""
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    settings: dict[str, Any] = {"target_modules": ["q_proj", "v_proj", "up_proj"], "task_type": "CAUSAL_LM", **options}
+    adapted = get_peft_model(base, LoraConfig(r=rank, lora_alpha=4, **settings))
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in adapted.named_parameters():
+            if "lora_" in name:
+                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draw))
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def write_documents(path: Path, count: int = 40) -> Path:
+    """Write documents of three alphabets to a table."""
+    draw = torch.Generator().manual_seed(0)
+    lines = []
+    for domain, letters in ALPHABETS.items():
+        for _ in range(count):
+            picks = torch.randint(len(letters), (60,), generator=draw).tolist()
+            lines.append(json.dumps({"text": "".join(letters[pick] for pick in picks), "domain": domain}))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def run_tiny_adapters(folder: Path) -> Path:
+    """Train three adapters of a tiny model in a new folder, evaluate them, and return the run folder."""
+    folder.mkdir()
+    model = save_qwen3(folder / "model")
+    data = write_documents(folder / "texts.jsonl")
+    changes = {"backbone": str(model), "data": str(data)}
+    return run_adapters(get_preset("tiny").model_copy(update=changes), folder / "run").folder
