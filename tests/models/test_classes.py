@@ -12,6 +12,7 @@ from torch import Tensor
 
 from helpers.models import CLASSES, DOMAINS, draw_features, identity_base
 from helpers.new_classes import ANCHORED, HEADS, NAMES, RISK, draw_new, new_expert, small_model
+from redx.composition.confidence import confidences
 from redx.composition.evaluation import certify
 from redx.composition.parts import Cutoffs, Parts, predicted_classes
 from redx.composition.risk import harm_thresholds
@@ -228,6 +229,17 @@ def test_a_regression_takes_no_classes_and_wrong_sizes_are_refused() -> None:
         small_model().experts.add(Expert(expert.info | {"new_classes": ["n3", "n4"]}, expert.tensors()))
     with pytest.raises(RedxError, match="do not fit"):
         small_model().experts.add(Expert(expert.info | {"new_classes": []}, expert.tensors()))
+
+
+def test_gates_of_keys_count_the_gain_only_where_classes_are_new() -> None:
+    model, h = small_model(), inputs()
+    unknown = torch.full((len(h),), -1)
+    assert torch.equal(model.parts_of(h, RISK, unknown, unknown).gates, model.experts.claims(h))
+    model.experts.add(new_expert("new", NEW, 2))
+    parts = model.parts_of(h, RISK, unknown, unknown)
+    expected = confidences("all", parts.base, parts.residuals, model.experts.claims(h))
+    assert torch.equal(parts.gates, expected)
+    assert torch.equal(model.parts_of(h, HEADS, unknown, unknown).gates, model.experts.claims(h))
 
 
 def test_answers_of_few_experts_name_the_same_classes() -> None:
