@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import socket
+import sys
 from typing import Any
 
 import pytest
 
-from redx.engine import Call, LocalEngine, Plan, open_engine
+from redx.engine import Call, LocalEngine, Plan, open_engine, ray_cluster
 from redx.engine.calls import perform_elsewhere
 from redx.errors import RedxError
 
@@ -45,8 +48,6 @@ def test_an_error_ends_the_plan_after_what_was_done_before_it() -> None:
 
 
 def test_a_worker_reports_its_seconds_and_what_it_logged() -> None:
-    import logging
-
     def work(value: int) -> int:
         logging.getLogger("redx").info("value %d", value)
         return value
@@ -76,8 +77,16 @@ def test_an_engine_that_cannot_be_used_is_refused_in_one_sentence(arguments: dic
     assert "\n" not in str(refusal.value)
 
 
+def test_a_port_of_something_else_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_cluster, "SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(RedxError, match=f"No Ray cluster answers at {address} .*timed out"):
+            ray_cluster.check_address(address)
+
+
 def test_the_engine_ray_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(RedxError, match=r"pip install 'redx\[cluster\]'"), open_engine("ray"):
         pass
 

@@ -18,6 +18,7 @@ import redx
 from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import without_times
 from redx.engine import Call, Plan, open_engine, probe, ray_engine
+from redx.engine.ray_cluster import check_address
 from redx.errors import RedxError
 from redx.io.reading import read_json
 
@@ -142,6 +143,7 @@ def test_an_error_of_a_task_is_one_sentence(cluster: Any, kind: str, sentence: s
 def test_a_folder_that_workers_cannot_see_is_refused(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert check_address(cluster.address) == cluster.address
     with open_engine("ray") as engine:
         engine.check_folders([tmp_path])
         assert list(tmp_path.iterdir()) == []

@@ -100,7 +100,7 @@ def test_the_fake_device_refuses_to_mix_devices() -> None:
         assert is_moved(there * 2)
         assert not is_moved((there * 2).cpu())
         with pytest.raises(AssertionError, match="two devices"):
-            there + torch.ones(3)
+            torch.add(there, torch.ones(3))
         with pytest.raises(AssertionError, match="two devices"):
             torch.stack([there, torch.ones(3)])
         with pytest.raises(AssertionError, match="cannot be indexed"):
@@ -116,7 +116,7 @@ def test_encoding_and_parts_run_on_the_device(
     expected = {bank_id: model.parts_of(split.inputs, bank_id, split.labels, split.domains) for bank_id in model.banks}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     raw = draw_features(30)
-    raw = type(raw)(torch.randn(30, len(model.base.encoder.trunk.inner.mean)), raw.labels, raw.domains)  # pyright: ignore[reportAttributeAccessIssue]
+    raw = type(raw)(torch.randn(30, *model.info.shape), raw.labels, raw.domains)
     features = model.base.embed(raw.inputs)
     with FakeDevice() as device:
         config = model.config.model_copy(update={"device": "cuda"})

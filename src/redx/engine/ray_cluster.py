@@ -9,6 +9,7 @@ import socket
 from redx.errors import RedxError
 
 SECONDS = 5.0  # to wait for an answer of the cluster's port
+SETTINGS = 4  # type of the frame that a server of HTTP/2 sends first
 STORE = 2**30  # bytes of the object store of a Ray that is started here; what does not fit goes to disk
 ADVICE = "start one with `ray start --head`, or leave out --address to start Ray here"
 
@@ -32,10 +33,20 @@ def check_address(address: str | None) -> str | None:
     if not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise RedxError(f"{address!r} is no address of a Ray cluster; write auto or HOST:PORT.")
     try:
-        socket.create_connection((host, int(port)), SECONDS).close()
+        with socket.create_connection((host, int(port)), SECONDS) as connection:
+            speaks = os.environ.get("RAY_USE_TLS", "0") != "0" or _speaks_http2(connection)
     except OSError as error:
         raise RedxError(f"No Ray cluster answers at {address} ({error.strerror or error}); {ADVICE}.") from error
+    if not speaks:
+        raise RedxError(f"No Ray cluster answers at {address} (something else does); {ADVICE}.")
     return address
+
+
+def _speaks_http2(connection: socket.socket) -> bool:
+    """Return whether a port answers like a gRPC server; Ray itself would wait for minutes at one that does not."""
+    connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]))
+    header = connection.recv(9)
+    return len(header) > 3 and header[3] == SETTINGS
 
 
 def connect(address: str | None) -> None:
