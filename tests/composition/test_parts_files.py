@@ -32,7 +32,8 @@ def test_a_file_gives_back_what_was_written(tmp_path: Path, suffix: str, dtype: 
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"), [("f2", "float32"), ("f4", "float32"), ("f8", "float64"), (">f4", "float32"), ("i4", "float64")]
+    ("given", "kept"),
+    [("f2", "float32"), ("f4", "float32"), ("f8", "float64"), (">f4", "float32"), ("i2", "float32"), ("i4", "float64")],
 )
 def test_numbers_keep_their_values_and_at_least_their_precision(given: str, kept: str) -> None:
     names = ("base", "residuals", "gates")
@@ -120,4 +121,7 @@ def test_a_small_file_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> No
     numpy.savez_compressed(path, **arrays(residuals=numpy.zeros((6, 3, 6 * 10**6), "u1")))
     assert path.stat().st_size < 10**6
     with pytest.raises(RedxError, match="unpacks to"):
+        read_parts_file(path)
+    numpy.savez_compressed(path, **arrays(residuals=numpy.zeros((6, 3, 2 * 10**6))))  # 288 MB, of which the gate lets
+    with pytest.raises(RedxError, match="more than 209,715,200"):  # 400 MB pass, but a certificate needs several copies
         read_parts_file(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 AXES = {"base": "N, C", "residuals": "N, K, C", "gates": "N, K", "labels": "N,", "domains": "N,", "confidences": "N, K"}
 NEEDED = ("base", "residuals", "gates", "labels", "domains")
 MEMORY = 2**33  # bytes of all arrays as float64
+SMALL_BYTES, EXPANSION = 200 * 2**20, 4  # what any file may take, and how many times its size a larger one
 LARGEST = 1e15  # of any number: squares of it still fit into float32
 LARGEST_INDEX = 2**53  # of a regression's answer or of a domain
 ADVICE = "write it anew with numpy.savez or safetensors.numpy.save_file"
@@ -37,7 +39,7 @@ def read_parts_file(path: Path | str) -> Parts:
     Returns
     -------
     Parts
-        The record in float64 if any array of numbers is float64 or integer, otherwise in float32.
+        The record in float64 if any array of numbers is float64 or has integers of more than 16 bits, else in float32.
 
     Raises
     ------
@@ -48,9 +50,13 @@ def read_parts_file(path: Path | str) -> Parts:
     if path.suffix not in (".npz", ".safetensors"):
         raise RedxError(f"{path} is no parts file; give a file that ends in .npz or .safetensors.")
     if path.suffix == ".npz":
-        arrays = read_npz(path, NEEDED, ("confidences",), MEMORY)
-        return parts_from_arrays(arrays, f"of {path}")
-    return parts_from_arrays(_read_safetensors(path), f"of {path}")
+        arrays: Mapping[str, Any] = read_npz(path, NEEDED, ("confidences",), MEMORY)
+    else:
+        arrays = _read_safetensors(path)
+    memory = sum(math.prod(array.shape) * _itemsize(array) for array in arrays.values())
+    if memory > (limit := max(SMALL_BYTES, EXPANSION * path.stat().st_size)):
+        raise RedxError(f"{path} unpacks to {memory:,} bytes, more than {limit:,}; give fewer examples or float32.")
+    return parts_from_arrays(arrays, f"of {path}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -79,7 +85,7 @@ def parts_from_arrays(arrays: Mapping[str, numpy.ndarray | Tensor], where: str =
     Returns
     -------
     Parts
-        The record in float64 if any array of numbers is float64 or integer, otherwise in float32.
+        The record in float64 if any array of numbers is float64 or has integers of more than 16 bits, else in float32.
 
     Raises
     ------
@@ -137,19 +143,26 @@ def _to_tensor(name: str, array: Any, where: str) -> Tensor:
     if not isinstance(values, Tensor):
         if indices and values.dtype.kind == "u" and values.size and values.max() > LARGEST_INDEX:
             raise RedxError(f"The array {name!r} {where} holds numbers beyond 2^53, which are no indices; check it.")
-        native = "i8" if indices else "f4" if kind == "f" and values.dtype.itemsize <= 4 else "f8"
+        native = "i8" if indices else f"f{_itemsize(values)}"
         values = torch.from_numpy(numpy.ascontiguousarray(values, native))
     values = values.detach().cpu()
     if indices:
         return values.long()
-    values = values if values.dtype == torch.float64 else values.to(torch.float32 if kind == "f" else torch.float64)
+    values = values.to(torch.float32 if _itemsize(values) == 4 else torch.float64)
     if name == "confidences":
         if bool(values.isnan().any()):
             raise RedxError(f"The array {name!r} {where} holds NaN; give every expert a number for every example.")
-    elif not bool((values.abs() <= LARGEST).all()):
+    elif (
+        values.numel() and not -LARGEST <= float(values.amin()) <= float(values.amax()) <= LARGEST
+    ):  # NaN is in no order
         advice = "write a gate of a masked expert as -1e4" if name == "gates" else "write finite logits"
         raise RedxError(f"The array {name!r} {where} holds NaN, infinity or numbers beyond 1e15; {advice}.")
     return values
+
+
+def _itemsize(values: numpy.ndarray | Tensor) -> int:
+    """Return 4 where float32 holds all values exactly: floats of 32 bits and whole numbers of 16; otherwise 8."""
+    return 4 if values.dtype.itemsize <= (4 if _kind(values) == "f" else 2) else 8
 
 
 def _kind(values: numpy.ndarray | Tensor) -> str:
