@@ -61,6 +61,8 @@ class BenchFile(BaseModel):
 
 def make_page(bench: BenchFile) -> str:
     """Return the page as Markdown."""
+    if not bench.rows:
+        return f"{HEAD}\nNo measurements are committed yet; the first command above makes them.\n"
     machine = ", ".join(f"{name} {value}" for name, value in bench.machine.items() if value != "not installed")
     lines = [HEAD, f"Machine: {machine}.", "", "![Ratios of all rows](speed.svg)", ""]
     lines += ["| row | ratio | wanted | ours (s) | opponents (s) |", "|---|---:|---:|---:|---|"]
