@@ -43,6 +43,7 @@ def test_greedy_is_plain(
 def test_radius_holds_for_routers_within_it_and_is_exact(composed: ComposedLM) -> None:
     weights = torch.tensor([0.5, 0.3, 0.2])
     result = composed.generate(PROMPT, LENGTH, weights=weights)
+    assert result.radius is not None
     assert result.radius == min(step.radius for step in result.tokens if step.radius is not None)
     text = [step.token for step in result.tokens]
     assert 0 < result.radius < 1, "the case must be able to fail"

@@ -27,7 +27,7 @@ def save_adapter(model: Path, folder: Path, seed: int, rank: int = 2, **options:
         for name, parameter in adapted.named_parameters():
             if "lora_" in name:
                 parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draw))
-    adapted.save_pretrained(folder)
+    adapted.save_pretrained(str(folder))
     return folder
 
 

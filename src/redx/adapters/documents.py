@@ -19,7 +19,11 @@ from redx.seeding import generator
 
 Part = Literal["train", "validation", "calibration", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "calibration", "test")
-SHARES = {"validation": 0.08, "calibration": 0.22, "test": 0.2}  # of a domain's documents; the rest is for training
+SHARES: dict[Part, float] = {
+    "validation": 0.08,
+    "calibration": 0.22,
+    "test": 0.2,
+}  # of a domain's documents; the rest is for training
 MIN_DOCUMENTS = 8  # of a domain
 MIN_TOKENS = 8  # of a document; shorter ones are left out
 SAME_START = 300  # letters and digits; two documents that begin alike count as one

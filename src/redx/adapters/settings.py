@@ -14,24 +14,32 @@ MERGES = ("linear", "cat", "ties", "dare_linear", "dare_ties")  # of peft
 class AdaptersConfig(StrictConfig):
     """Everything that decides the figures of a run of adapters."""
 
-    task: str = Field("adapters", description="always adapters")
-    backbone: str = Field("smollm2-135m", description="language model: an embedded one, a folder or a hub name")
-    preset: str = Field("default", description="where the settings come from")
-    seed: int = Field(0, ge=0, le=2**31, description="decides splits, initial weights and the order of training")
-    train: bool = Field(True, description="train one adapter per domain first")
-    data: str | None = Field(None, description="table with the columns text and domain; default: five domains")
-    domains: tuple[str, ...] = Field((), description="domains to use; default: all")
-    data_hash: str = Field("", description="hash of the documents")
-    adapters: dict[str, str] = Field({}, description="hashes of the adapters that were given, by name")
-    training: LoraTraining = Field(LoraTraining(), description="how adapters are trained")
-    tokens: int = Field(256, ge=9, le=8192, description="tokens of a test document that are read")
-    documents: int = Field(30, ge=1, le=100_000, description="documents of a domain to calibrate and to test on")
-    router_documents: int = Field(40, ge=1, le=100_000, description="training documents of a domain for the routers")
-    alpha: float = Field(0.05, gt=0, le=1, description="share of other texts on which a key may be active")
-    risk: float = Field(DEFAULT_RISK, ge=0, le=1, description="largest harm of any router")
-    score: ScoreName = Field("contest", description="confidence that the cut-off applies to")
-    merges: tuple[str, ...] = Field(MERGES, description="merges of peft that are compared")
-    scales: tuple[float, ...] = Field((0.2, 0.5, 1.0), description="weights of a merge, chosen on validation documents")
+    task: str = Field(default="adapters", description="always adapters")
+    backbone: str = Field(default="smollm2-135m", description="language model: an embedded one, a folder or a hub name")
+    preset: str = Field(default="default", description="where the settings come from")
+    seed: int = Field(
+        default=0, ge=0, le=2**31, description="decides splits, initial weights and the order of training"
+    )
+    train: bool = Field(default=True, description="train one adapter per domain first")
+    data: str | None = Field(default=None, description="table with the columns text and domain; default: five domains")
+    domains: tuple[str, ...] = Field(default=(), description="domains to use; default: all")
+    data_hash: str = Field(default="", description="hash of the documents")
+    adapters: dict[str, str] = Field(default={}, description="hashes of the adapters that were given, by name")
+    training: LoraTraining = Field(default=LoraTraining(), description="how adapters are trained")
+    tokens: int = Field(default=128, ge=9, le=8192, description="tokens of a test document that are read")
+    documents: int = Field(
+        default=30, ge=1, le=100_000, description="documents of a domain to calibrate and to test on"
+    )
+    router_documents: int = Field(
+        default=40, ge=1, le=100_000, description="training documents of a domain for the routers"
+    )
+    alpha: float = Field(default=0.05, gt=0, le=1, description="share of other texts on which a key may be active")
+    risk: float = Field(default=DEFAULT_RISK, ge=0, le=1, description="largest harm of any router")
+    score: ScoreName = Field(default="contest", description="confidence that the cut-off applies to")
+    merges: tuple[str, ...] = Field(default=MERGES, description="merges of peft that are compared")
+    scales: tuple[float, ...] = Field(
+        default=(0.2, 0.5, 1.0), description="weights of a merge, chosen on validation documents"
+    )
 
 
 PRESETS = {

@@ -24,12 +24,12 @@ ALL_LINEAR = "all-linear"
 class LoraTraining(StrictConfig):
     """How an adapter is trained."""
 
-    rank: int = Field(8, ge=1, le=1024, description="rank of the adapters")
-    steps: int = Field(150, ge=1, le=100_000, description="training steps of an adapter")
-    batch: int = Field(4, ge=1, le=1024, description="blocks of text of a step")
-    tokens: int = Field(256, ge=8, le=8192, description="tokens of a block of text")
-    lr: float = Field(1.5e-3, gt=0, le=1, description="peak learning rate")
-    first_block: int = Field(0, ge=0, description="first block of the model that is adapted")
+    rank: int = Field(default=8, ge=1, le=1024, description="rank of the adapters")
+    steps: int = Field(default=100, ge=1, le=100_000, description="training steps of an adapter")
+    batch: int = Field(default=4, ge=1, le=1024, description="blocks of text of a step")
+    tokens: int = Field(default=256, ge=8, le=8192, description="tokens of a block of text")
+    lr: float = Field(default=1.5e-3, gt=0, le=1, description="peak learning rate")
+    first_block: int = Field(default=0, ge=0, description="first block of the model that is adapted")
 
 
 def train_adapter(base: BaseLM, blocks: Tensor, settings: LoraTraining, seed: int, title: str) -> tuple[Any, float]:
@@ -119,7 +119,7 @@ def next_token_loss(model: Any, tokens: Tensor) -> Tensor:
 
 def save_adapter(model: Any, folder: Path) -> None:
     """Write the adapter of a PeftModel as peft does: adapter_config.json and adapter_model.safetensors."""
-    model.save_pretrained(folder, safe_serialization=True)
+    model.save_pretrained(str(folder), safe_serialization=True)
 
 
 def _rate(step: int, warmup: int, steps: int) -> float:
