@@ -1,8 +1,7 @@
 """Routers: from the features of an example to one gate (a logit) per expert.
 
-    linear   W_r h
-    mlp      two layers, hidden 256 by default
-    keys     the experts' own ownership scores; nothing is trained
+    linear or mlp   W_r h, or two layers, hidden 256 by default
+    keys            the experts' own ownership scores; nothing is trained
 
 A trained router has a fixed number of gates. `keys` follows the experts of a library, whatever they are.
 """
@@ -29,9 +28,11 @@ class Router(Protocol):
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Return the experts among `names` that this router has no gate for."""
+        ...
 
     def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
         """Return the gates of features h, (N, E) to (N, K), in the order of the library."""
+        ...
 
 
 class NetworkRouter(nn.Module):
@@ -50,7 +51,6 @@ class NetworkRouter(nn.Module):
 
     Examples
     --------
-    >>> import torch
     >>> NetworkRouter(8, experts=3, hidden=16)(torch.zeros(5, 8)).shape
     torch.Size([5, 3])
     """
