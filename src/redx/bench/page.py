@@ -110,6 +110,7 @@ def draw_ratios(bench: BenchFile, path: Path) -> None:
     axes = figure.subplots()
     for position, row in enumerate(reversed(rows)):
         _, larger, bound = TARGETS[row.name]
+        assert bound is not None
         middle, *ends = (
             value / bound if larger else bound / max(value, 1e-9) for value in (row.ratio, row.low, row.high)
         )

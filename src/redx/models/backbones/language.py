@@ -142,7 +142,7 @@ class FrozenLM:
             if isinstance(getattr(model, name, None), nn.Module):
                 setattr(model, name, nn.Identity())
         if self.config.model_type in OPTIONAL_POOLERS:
-            model.pooler = None  # its output is not read
+            model._modules["pooler"] = None  # its output is not read
         return model
 
     def _shortened_config(self) -> Any:
