@@ -28,7 +28,7 @@ from redx.composition.rules import get_rule
 from redx.config import BankId
 from redx.data.dataset import Data
 from redx.runs.folder import load_seed
-from redx.runs.pipeline import train_seed
+from redx.runs.plans import train_seed
 from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.tasks import get_task

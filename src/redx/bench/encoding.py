@@ -80,10 +80,11 @@ def difference(frozen: FrozenLM, texts: Sequence[str]) -> float:
 
 def sentence_transformer(folder: Path) -> Any:
     """Return the same weights as sentence-transformers runs them, with the mean over tokens."""
-    from sentence_transformers import SentenceTransformer, models
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    words = models.Transformer(str(folder))
-    return SentenceTransformer(modules=[words, models.Pooling(words.get_word_embedding_dimension())], device="cpu")
+    words = Transformer(str(folder))
+    return SentenceTransformer(modules=[words, Pooling(words.get_embedding_dimension())], device="cpu")
 
 
 def export_onnx(frozen: FrozenLM, folder: Path) -> Any:

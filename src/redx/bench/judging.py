@@ -110,7 +110,9 @@ def _growth(name: str, run: Callable[[Parts], object], settings: BenchSettings) 
         "peak MB beside the parts, largest N": peak,
         "MB of the residuals, largest N": parts_mb,
     }
-    return BenchRow(name, statistics.median(by_size[-1]), {}, **spread(in_size), about=about, details=details)
+    slope = spread(in_size)
+    figures = slope["ratio"], slope["low"], slope["high"]
+    return BenchRow(name, statistics.median(by_size[-1]), {}, *figures, about=about, details=details)
 
 
 def _seconds(run: Callable[[], object], repeat: int) -> list[float]:
