@@ -44,7 +44,7 @@ from redx.adapters.summary import result_rows, summarise, to_markdown
 from redx.adapters.training import save_adapter, train_adapter
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order, write_bytes, write_json
-from redx.io.reading import check_path, exists, is_folder, read_json
+from redx.io.reading import check_path, exists, guarded, is_folder, parse_json, read_json, read_text
 from redx.runs.folder import SeedFolder
 from redx.runs.transaction import recover
 
@@ -142,7 +142,9 @@ class _Run:
             "calibration", lambda: self._calibrate(composed, router, keys), self.folder / "calibration.json"
         )
         self.stages.stage("test", lambda: self._test(composed, router, keys), self.folder / "results.jsonl")
-        rows = [json.loads(line) for line in (self.folder / "results.jsonl").read_text().splitlines()]
+        results = self.folder / "results.jsonl"
+        with guarded(results, "is damaged", "delete it and repeat the command"):
+            rows = [parse_json(line) for line in read_text(results).splitlines()]
         library = read_library(self.folder)
         summary = summarise(
             self.config,

@@ -44,6 +44,7 @@ def noisy_weights(
 
     Examples
     --------
+    >>> import torch
     >>> from redx.composition.rules import get_rule
     >>> parts = Parts(torch.zeros(1, 2), torch.zeros(1, 2, 2), torch.zeros(1, 2), *[torch.zeros(1).long()] * 2)
     >>> noisy_weights(get_rule("red-oracle"), parts, noise.get_noise("blur"), level=0.5)
@@ -88,6 +89,7 @@ def noise_sweep(
 
     Examples
     --------
+    >>> import torch
     >>> from redx.composition.rules import get_rule
     >>> parts = Parts(torch.zeros(1, 2), torch.eye(2)[None], torch.tensor([[9.0, -9.0]]), *[torch.zeros(1).long()] * 2)
     >>> sweep = noise_sweep(get_rule("red"), parts, torch.tensor([0]), [noise.get_noise("swap")], [0.0, 1.0], seed=0)

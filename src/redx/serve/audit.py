@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from redx.data.tables import read_jsonl
 from redx.errors import RedxError
-from redx.io.reading import check_path, exists, open_file
+from redx.io.reading import check_path, exists, open_file, parse_json
 from redx.serve.answers import answer_queries
 from redx.serve.loaded import LoadedRun, redx_version
 from redx.serve.queries import Options, PredictBody, Query, Setting, SettingBody, check_inputs
@@ -119,7 +119,7 @@ def _is_audit(path: Path) -> bool:
     with open_file(path, 2**40) as (file, size):
         first = file.readline(2**20)
     try:
-        return not size or json.loads(first).get("kind") == KIND
+        return not size or parse_json(first.decode()).get("kind") == KIND
     except (ValueError, AttributeError, RecursionError):
         return False
 
@@ -263,6 +263,6 @@ def _changed(loaded: LoadedRun, records: list[dict[str, Any]]) -> list[str]:
     changed = {"base" for record in records if record["base_hash"] != loaded.hashes["base"]}
     now = loaded.hashes["experts"]
     for before in {json.dumps(record["expert_hashes"], sort_keys=True) for record in records}:
-        then = json.loads(before)
+        then = parse_json(before)
         changed |= {f"expert {name}" for name in {*then, *now} if then.get(name) != now.get(name)}
     return sorted(changed)
