@@ -86,6 +86,7 @@ def test_commands_in_the_documents_run(
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     if words[0] == "serve":
         monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)  # it would wait for Ctrl+C
+    adapters: redx.Run = request.getfixturevalue("adapters") if words[:2] == ("run", "adapters") else clouds
     configured: list[Any] = []
 
     def run_nothing(
@@ -109,8 +110,7 @@ def test_commands_in_the_documents_run(
 
     def run_no_adapters(config: Any, out: Path, folders: dict[str, Path]) -> FinishedRun:
         configured.append(config)
-        run: redx.Run = request.getfixturevalue("adapters")
-        return FinishedRun(run.folder, run.summary, run.folder / "report.md")
+        return FinishedRun(adapters.folder, adapters.summary, adapters.folder / "report.md")
 
     monkeypatch.setattr(pipeline, "run", run_nothing)
     monkeypatch.setattr(sweep, "sweep", sweep_nothing)

@@ -30,6 +30,8 @@ def cluster() -> Iterator[Any]:
     """A cluster of one node with one CPU, to which this process is connected."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))  # workers import this module and the helpers
         ray = pytest.importorskip("ray")
         from ray.cluster_utils import Cluster
 

@@ -17,7 +17,7 @@ from redx.tasks.mnist.download import mnist_folder
 MakeOnce = Any
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # so that other modules find the real data
 def intents(bert: Path, make_once: MakeOnce) -> Iterator[redx.Run]:
     """A finished run on a tiny file in the form of CLINC150, with three experts."""
     with pytest.MonkeyPatch.context() as patch:

@@ -110,8 +110,8 @@ def _growth(name: str, run: Callable[[Parts], object], settings: BenchSettings) 
         "peak MB beside the parts, largest N": peak,
         "MB of the residuals, largest N": parts_mb,
     }
-    slope = spread(in_size)
-    figures = slope["ratio"], slope["low"], slope["high"]
+    in_examples = spread(in_size)
+    figures = in_examples["ratio"], in_examples["low"], in_examples["high"]
     return BenchRow(name, statistics.median(by_size[-1]), {}, *figures, about=about, details=details)
 
 
