@@ -80,8 +80,8 @@ def difference(frozen: FrozenLM, texts: Sequence[str]) -> float:
 
 def sentence_transformer(folder: Path) -> Any:
     """Return the same weights as sentence-transformers runs them, with the mean over tokens."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports]
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer  # pyright: ignore[reportMissingImports]
 
     words = Transformer(str(folder))
     return SentenceTransformer(modules=[words, Pooling(words.get_embedding_dimension())], device="cpu")
@@ -89,7 +89,7 @@ def sentence_transformer(folder: Path) -> Any:
 
 def export_onnx(frozen: FrozenLM, folder: Path) -> Any:
     """Return a session of ONNX Runtime for the model, with as many threads as torch."""
-    import onnxruntime
+    import onnxruntime  # pyright: ignore[reportMissingImports]
 
     class States(torch.nn.Module):
         """Token ids and mask to the states of the last block."""
