@@ -20,8 +20,19 @@ def start(words: list[str], folder: Path) -> subprocess.Popen[str]:
     environment = os.environ | {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1", "REDX_CACHE": "cache"}
     command = [sys.executable, "-m", "redx", *words]
     return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_accept_interrupts,
     )
+
+
+def _accept_interrupts() -> None:
+    """Let a command that is started in the background, where shells ignore SIGINT, be interrupted."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def wait(process: subprocess.Popen[str]) -> Ended:
