@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from redx.errors import RedxError
-from redx.models.backbones.hub import hash_model, model_folder, quiet_transformers, require_packages
+from redx.models.backbones.causal import load_causal_model
+from redx.models.backbones.hub import hash_model
 
 
 @dataclass(frozen=True)
@@ -67,24 +65,5 @@ def load_base(name: str, device: str = "cpu") -> BaseLM:
     BaseLM
         The model in float32 and in evaluation mode; its weights require no gradient.
     """
-    require_packages("transformers", "peft")
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    folder = model_folder(name)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
-            )
-    except Exception as error:  # transformers raises errors of many types for a damaged folder
-        reason = " ".join((str(error).splitlines() or [type(error).__name__])[0].split())[:200]
-        raise RedxError(
-            f"{folder} cannot be loaded as a causal language model ({reason}); give another folder."
-        ) from error
-    model, report = loaded
-    if missing := sorted(report["missing_keys"]):  # transformers would initialise them at random
-        raise RedxError(f"The weights in {folder} lack {missing[0]}; give the folder of a causal language model.")
-    model.generation_config = GenerationConfig()  # the folder's own may ask for sampling or penalties
+    folder, model, tokenizer = load_causal_model(name)
     return BaseLM(name, folder, model.requires_grad_(False).eval().to(device), tokenizer)

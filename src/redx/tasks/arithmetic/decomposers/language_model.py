@@ -18,7 +18,8 @@ from torch.nn import functional as F
 from redx.config import TrainingConfig
 from redx.errors import RedxError
 from redx.io.progress import progress
-from redx.models.backbones.hub import model_folder, quiet_transformers, require_packages
+from redx.models.backbones.causal import load_causal_model
+from redx.models.backbones.hub import quiet_transformers
 from redx.seeding import generator
 from redx.tasks.arithmetic.decomposers.grammar import LIMIT, Constraint, Grammar, State, tokenise
 from redx.tasks.arithmetic.program import Program
@@ -284,26 +285,7 @@ def encode_question(tokenizer: Any, words: Sequence[Token]) -> list[int]:
 
 def load_causal_lm(backbone: str, device: str) -> tuple[Any, Grammar]:
     """Return a causal language model in float32, and the grammar of programs for its tokenizer."""
-    require_packages("transformers", "peft")
-    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-
-    folder = model_folder(backbone)
-    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        with quiet_transformers():
-            tokenizer = AutoTokenizer.from_pretrained(folder, **options)
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                folder, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
-            )
-    except Exception as error:  # transformers raises errors of many types for a damaged folder
-        reason = " ".join((str(error).splitlines() or [type(error).__name__])[0].split())[:200]
-        raise RedxError(
-            f"{folder} cannot be loaded as a causal language model ({reason}); give another folder."
-        ) from error
-    model, report = loaded
-    if missing := sorted(report["missing_keys"]):  # transformers would initialise them at random
-        raise RedxError(f"The weights in {folder} lack {missing[0]}; give the folder of a causal language model.")
-    model.generation_config = GenerationConfig()  # the folder's own may ask for sampling or penalties
+    _, model, tokenizer = load_causal_model(backbone)
     return model.eval().to(device), Grammar(tokenizer)
 
 
