@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+import redx
 from helpers.commands import Ask, refused, succeeded
 from redx.tasks.arithmetic.questions import KINDS
 
 
 def test_tasks_are_listed(ask: Ask) -> None:
     assert "toy" in json.loads(succeeded(ask("list", "--json")))
+
+
+def test_version(ask: Ask) -> None:
+    assert succeeded(ask("--version")).strip() == f"redx {redx.__version__}"
 
 
 def test_the_machine_is_described(ask: Ask, own_cache: Path) -> None:

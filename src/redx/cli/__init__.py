@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
+from redx import __version__
 from redx.cli import (
     adapters,
     bench,
@@ -44,6 +46,23 @@ keeping = typer.Typer(help="Experts as files: list, add, remove, replace, train,
 routing = typer.Typer(help="The router of a run.", no_args_is_help=True)
 adapting = typer.Typer(help="LoRA adapters as experts: list, add, remove, save.", no_args_is_help=True)
 caching = typer.Typer(help="Show or clear the cache: data, backbones, features.", no_args_is_help=True)
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version and end, if wanted."""
+    if wanted:
+        say(f"redx {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def choose_verb(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Take the options that stand before a verb."""
+
 
 app.add_typer(running, name="run")
 app.command()(sweep.sweep)
