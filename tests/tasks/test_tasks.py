@@ -28,3 +28,8 @@ def test_every_task_has_presets_that_name_it(name: str) -> None:
         assert (config.task, config.preset) == (name, key)
         main = {BankId(form, name) for form, name in config.main.items() if form != "averaged"}
         assert main <= set(config.banks)
+
+
+@pytest.mark.parametrize("name", list(tasks()))
+def test_every_preset_fixes_the_number_of_threads_so_that_figures_do_not_depend_on_the_machine(name: str) -> None:
+    assert all(preset.threads > 0 for preset in tasks()[name].presets.values())

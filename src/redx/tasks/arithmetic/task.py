@@ -58,6 +58,7 @@ def paper_config(task: str, preset: str, questions: QuestionsConfig, training: T
         task=task,
         preset=preset,
         backbone="smollm2-135m",
+        threads=2,
         questions=questions,
         base=BaseConfig(trunk=TrunkConfig(shape="blocks", blocks=2), training=training),
         banks={
@@ -86,6 +87,7 @@ def weak_base_config(task: str, preset: str, questions: QuestionsConfig, epochs:
         task=task,
         preset=preset,
         backbone="smollm2-135m",
+        threads=1,
         questions=questions,
         reading=ReadingConfig(blocks=(2, 4), pooling="mean"),
         base=BaseConfig(
@@ -119,6 +121,7 @@ def strong_base_config(task: str, preset: str, questions: QuestionsConfig, epoch
         task=task,
         preset=preset,
         backbone="smollm2-135m",
+        threads=1,
         questions=questions,
         decomposer="pointer" if task == "steps" else "none",
         reading=ReadingConfig(blocks=(2,), pooling="tokens"),

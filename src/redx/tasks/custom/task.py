@@ -70,6 +70,7 @@ def preset_config(task: str, preset: str, table: TableConfig, epochs: int) -> Ru
         task=task,
         preset=preset,
         backbone="features" if features else "minilm-l6",
+        threads=1,
         table=table,
         reading=ReadingConfig(blocks=(-1,), pooling="mean", tokens=None if features else 256),
         base=BaseConfig(
