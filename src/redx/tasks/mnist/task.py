@@ -93,6 +93,7 @@ def paper_config() -> RunConfig:
         preset="paper",
         seeds=(42,),
         backbone="cnn-small",
+        threads=2,
         base=BaseConfig(training=training.model_copy(update={"epochs": 2, "patience": None})),
         banks={
             BankId("residual", "plain"): BankConfig(
