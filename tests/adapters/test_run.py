@@ -46,8 +46,12 @@ def test_summary(finished: Path) -> None:
         assert values == sorted(values, reverse=True)
     assert certified["certified"]["0"] == pytest.approx(ways["router"]["accuracy"]["mean"])
     assert certified["certified"]["1"] == pytest.approx(ways["any router"]["accuracy"]["mean"], abs=0.02)
-    report = (finished / "report.md").read_text()
-    assert f"{ways['base']['perplexity']['mean']:.4f}"[:4] in report
+    harm = summary["harm"]
+    for domain in DOMAINS:  # what the base has right and no router spoils is certified
+        for way, at_risk in (("any router", "certified"), ("any router at risk", "certified at risk")):
+            assert harm[way]["mean"] >= ways["base"]["accuracy"]["mean"] - certified[at_risk]["1"] - 1e-9
+            assert 0 <= harm[way][domain] <= ways["base"]["accuracy"][domain]
+    assert harm["any router at risk"]["mean"] <= harm["any router"]["mean"]
 
 
 def test_a_run_continues_and_repeats_nothing(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
