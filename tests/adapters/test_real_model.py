@@ -73,6 +73,7 @@ def test_one_real_adapter(real_base: BaseLM, tmp_path: Path) -> None:
 
     result = composed.generate(PROMPT, 4, weights={"python": 1.0})
     assert result.tokens[0].token == int(alone.argmax())
+    assert result.radius is not None
     assert result.radius == min(step.radius for step in result.tokens if step.radius is not None)
     assert 0 < result.radius <= 1
     share = 0.99 * result.radius  # of the weight, which another router moves to the other adapter

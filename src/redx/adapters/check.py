@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from scipy.optimize import brentq
 from scipy.special import rel_entr
@@ -19,6 +20,7 @@ from redx.io.reading import guarded, is_file, read_json
 from redx.runs.check_output import Check, CheckResult, show_bound, show_number
 from redx.runs.check_settings import RULE, CheckSettings
 
+SMALLEST = 1e-300  # expectation that is told from 0
 WAYS = {  # what is counted of a document's tokens, with the cut-off
     "min_accuracy": "router at risk",
     "min_domain": "router at risk",
@@ -130,7 +132,10 @@ def mean_bound(mean: float, count: int, confidence: float) -> float:
     def excess(expectation: float) -> float:
         return float(rel_entr(mean, expectation) + rel_entr(1 - mean, 1 - expectation)) - allowed
 
-    return float(brentq(excess, 1e-300, mean)) if excess(1e-300) > 0 else 0.0
+    if excess(SMALLEST) <= 0:
+        return 0.0
+    root: Any = brentq(excess, SMALLEST, mean)
+    return float(root)
 
 
 def _check_risk(run: Path, floor: float) -> Check:

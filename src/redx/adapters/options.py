@@ -13,7 +13,10 @@ from torch import Tensor
 from redx.adapters.generation import Sampling
 
 Weights = Mapping[str, float] | Sequence[float] | Tensor
-Self, Subject, Options, Result = TypeVar("Self"), TypeVar("Subject"), TypeVar("Options"), TypeVar("Result")
+Self = TypeVar("Self")
+Subject = TypeVar("Subject")
+Options = TypeVar("Options")
+Result = TypeVar("Result")
 Parameters = ParamSpec("Parameters")
 
 
