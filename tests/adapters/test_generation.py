@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -141,3 +142,23 @@ def test_chat_template_is_used(composed: ComposedLM) -> None:
     composed.base.tokenizer.chat_template = "{% for m in messages %}User {{ m.content }} Answer {% endfor %}"
     chat = composed.generate("hi", 4, chat=True)
     assert chat.text == composed.generate("User hi Answer ", 4).text
+
+
+@pytest.mark.parametrize(
+    ("name", "first"), [("generate", "prompt"), ("generate_batch", "prompts"), ("stream", "prompt")]
+)
+def test_every_method_takes_the_same_options(composed: ComposedLM, name: str, first: str) -> None:
+    parameters = inspect.signature(getattr(ComposedLM, name)).parameters
+    options = ["max_new_tokens", "rule", "weights", "temperature", "top_p", "seed", "top", "stop", "chat"]
+    assert list(parameters) == ["self", first, *options]
+    assert parameters["max_new_tokens"].default == 64
+    method = getattr(composed, name)
+    subject = [PROMPT] if first == "prompts" else PROMPT
+    weights = [0.0, 1.0, 0.0]
+    by_place, by_name = (
+        method(subject, 2, "red", weights),
+        method(**{first: subject}, weights=weights, max_new_tokens=2),
+    )
+    assert list(by_place) == list(by_name) if name != "generate" else by_place == by_name
+    with pytest.raises(TypeError, match="length"):
+        method(subject, length=2)

@@ -139,9 +139,18 @@ def widen(tensors: dict[str, torch.Tensor]) -> None:
         tensors[name] = torch.zeros(tensors[name].shape[0], 48)
 
 
-def rename(tensors: dict[str, torch.Tensor]) -> None:
+def move(tensors: dict[str, torch.Tensor], old: str, new: str) -> None:
     for name in list(tensors):
-        tensors[name.replace("layers.2", "layers.9")] = tensors.pop(name)
+        tensors[name.replace(old, new)] = tensors.pop(name)
+
+
+def add_bias(tensors: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in tensors if "lora_B" in name)
+    tensors[name.replace("weight", "bias")] = torch.zeros(tensors[name].shape[0])
+
+
+def add_stranger(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["base_model.model.lm_head.weight"] = torch.zeros(2, 2)
 
 
 def spoil(tensors: dict[str, torch.Tensor]) -> None:
@@ -154,7 +163,7 @@ BAD = {
     "no settings": (lambda folder: (folder / CONFIG).unlink(), "There is no adapter_config.json"),
     "damaged settings": (lambda folder: (folder / CONFIG).write_text("{"), "truncated or not JSON"),
     "damaged weights": (lambda folder: (folder / WEIGHTS).write_bytes(b"x" * 40), "not a safetensors file"),
-    "another method": (change_config(peft_type="PREFIX_TUNING"), "cannot be chosen per row"),
+    "another method": (change_config(peft_type="PREFIX_TUNING"), "peft cannot choose per row"),
     "dora": (change_config(use_dora=True), "use_dora"),
     "saved modules": (change_config(modules_to_save=["lm_head"]), "modules_to_save"),
     "biases": (change_config(bias="all"), "trains biases"),
@@ -165,11 +174,19 @@ BAD = {
         change_tensors(lambda t: drop(t, "v_proj")),
         "no weights for its target module 'v_proj'",
     ),
-    "half a pair": (change_tensors(lambda t: drop(t, "layers.0.self_attn.q_proj.lora_B")), "one of the two matrices"),
-    "rank of settings": (change_config(r=3), "but its settings say 3"),
-    "rank of one matrix": (change_tensors(shrink), "rank"),
+    "half a pair": (change_tensors(lambda t: drop(t, "layers.0.self_attn.q_proj.lora_B")), "lacks lora_B.weight of"),
+    "rank of settings": (change_config(r=3), "has 2 x 32 values as lora_A.weight .* takes 3 x 32"),
+    "rank of one matrix": (change_tensors(shrink), "has 1 x 32 values as lora_A.weight"),
+    "rank that is no number": (change_config(r="two"), "does not hold settings of LORA"),
+    "rank of a pattern": (change_config(rank_pattern={"q_proj": 10**9}), "does not hold settings of LORA"),
+    "weight of no layer": (
+        change_tensors(lambda t: move(t, "mlp.up_proj", "input_layernorm")),
+        "which .* does not have",
+    ),
+    "bias that is not named": (change_tensors(add_bias), "which its settings do not name"),
+    "tensor of another kind": (change_tensors(add_stranger), "no tensor of an adapter"),
     "other width": (change_tensors(widen), "trained on another model"),
-    "other depth": (change_tensors(rename), "which .* does not have"),
+    "other depth": (change_tensors(lambda t: move(t, "layers.2", "layers.9")), "which .* does not have"),
     "NaN": (change_tensors(spoil), "NaN or infinity"),
 }
 

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import redx
 from helpers.adapters import ALPHABETS
 from helpers.commands import Ask
+from redx.adapters.base import load_base
+from redx.adapters.checking import check_adapter
 from redx.adapters.composed import ComposedLM
 from redx.adapters.run import run_adapters
 from redx.adapters.settings import get_preset
+from redx.adapters.training import LoraTraining, save_adapter, train_adapter
 from redx.errors import RedxError
 
 DOMAINS = list(ALPHABETS)
@@ -46,8 +50,12 @@ def test_summary(finished: Path) -> None:
         assert values == sorted(values, reverse=True)
     assert certified["certified"]["0"] == pytest.approx(ways["router"]["accuracy"]["mean"])
     assert certified["certified"]["1"] == pytest.approx(ways["any router"]["accuracy"]["mean"], abs=0.02)
-    report = (finished / "report.md").read_text()
-    assert f"{ways['base']['perplexity']['mean']:.4f}"[:4] in report
+    harm = summary["harm"]
+    for domain in DOMAINS:  # what the base has right and no router spoils is certified
+        for way, at_risk in (("any router", "certified"), ("any router at risk", "certified at risk")):
+            assert harm[way]["mean"] >= ways["base"]["accuracy"]["mean"] - certified[at_risk]["1"] - 1e-9
+            assert 0 <= harm[way][domain] <= ways["base"]["accuracy"][domain]
+    assert harm["any router at risk"]["mean"] <= harm["any router"]["mean"]
 
 
 def test_a_run_continues_and_repeats_nothing(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,3 +166,15 @@ def test_bad_commands(ask: Ask, finished: Path, words: list[str], sentence: str)
     assert code == 2
     assert sentence in err
     assert err.count("\n") == 1
+
+
+def test_only_upper_blocks_are_adapted(adapters: redx.Run, tmp_path: Path) -> None:
+    base = load_base(json.loads((adapters.folder / "config.json").read_text())["backbone"])
+    settings = LoraTraining(rank=2, steps=1, batch=1, tokens=8, first_block=2)
+    model, _ = train_adapter(base, torch.arange(16).view(2, 8), settings, 0, "upper")
+    save_adapter(model, tmp_path / "upper")
+    model.unload()
+    names = load_file(tmp_path / "upper" / "adapter_model.safetensors")
+    assert {name.split("layers.")[1].split(".")[0] for name in names} == {"2"}
+    assert len(names) == 2 * 7  # every linear layer of a block, and not the head
+    assert check_adapter(tmp_path / "upper", base).rank == 2

@@ -1,4 +1,4 @@
-"""Random LoRA adapters for tiny language models, saved as peft saves them; and a tiny run of adapters."""
+"""Random adapters for tiny language models, saved as peft saves them; and a tiny run of adapters."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from helpers.language_models import save_qwen3
@@ -17,15 +17,22 @@ from redx.adapters.settings import get_preset
 ALPHABETS = {"digits": "0123456789+=", "lower": "abcdefghij ", "upper": "KLMNOPQRST "}  # of three domains
 
 
+TARGETS: dict[str, Any] = {"target_modules": ["q_proj", "v_proj", "up_proj"], "task_type": "CAUSAL_LM"}
+
+
 def save_adapter(model: Path, folder: Path, seed: int, rank: int = 2, **options: Any) -> Path:
-    """Write an adapter with random weights that changes the logits visibly, and return its folder."""
+    """Write a LoRA adapter with random weights that changes the logits visibly, and return its folder."""
+    return save_any_adapter(model, folder, seed, LoraConfig(r=rank, lora_alpha=4, **{**TARGETS, **options}))
+
+
+def save_any_adapter(model: Path, folder: Path, seed: int, config: PeftConfig) -> Path:
+    """Write an adapter of any method with random weights, and return its folder."""
     base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    settings: dict[str, Any] = {"target_modules": ["q_proj", "v_proj", "up_proj"], "task_type": "CAUSAL_LM", **options}
-    adapted = get_peft_model(base, LoraConfig(r=rank, lora_alpha=4, **settings))
+    adapted: Any = get_peft_model(base, config)
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in adapted.named_parameters():
-            if "lora_" in name:
+            if adapted.base_model.prefix in name:
                 parameter.copy_(0.3 * torch.randn(parameter.shape, generator=draw))
     adapted.save_pretrained(str(folder))
     return folder

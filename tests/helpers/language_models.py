@@ -29,12 +29,11 @@ def character_tokenizer(with_traps: bool) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="[UNK]", pad_token="[PAD]")
 
 
-def save_qwen3(folder: Path, seed: int = 0) -> Path:
+def save_qwen3(folder: Path, seed: int = 0, attention_bias: bool = False) -> Path:
     """Write a decoder with three blocks and D = 32 to a folder, and return the folder."""
     torch.manual_seed(seed)
-    config = Qwen3Config(
-        vocab_size=80, **SIZES, num_key_value_heads=2, head_dim=8, max_position_embeddings=256, tie_word_embeddings=True
-    )
+    options: dict[str, Any] = {"attention_bias": attention_bias, "max_position_embeddings": 256}
+    config = Qwen3Config(vocab_size=80, **SIZES, num_key_value_heads=2, head_dim=8, tie_word_embeddings=True, **options)
     return _save(Qwen3ForCausalLM(config), folder, with_traps=False)
 
 

@@ -11,22 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from redx.adapters.base import BaseLM
+from redx.adapters.methods import METHODS, MethodSettings, Shapes
 from redx.errors import RedxError
 from redx.io.hashing import hash_tensors
 from redx.io.reading import is_file, is_folder, read_json
 from redx.io.safetensors_files import open_safetensors
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
-PREFIX = "base_model.model."
-SWITCHABLE = ("LORA",)  # methods of peft whose adapters can be chosen per row of a batch, and that redx has tested
+NAME = re.compile(r"base_model\.model\.(?P<module>.+?)\.(?P<part>(lora|road|glora)_.+)")
 ADVICE = "give a folder as PeftModel.save_pretrained writes it"
-MAX_RANK = 4096
-# LoRA settings that a mixed batch does not compute, or that change more than the adapted matrices
+# settings that a mixed batch does not compute, that change more than the adapted matrices, or that need other weights
 UNSUPPORTED = ("use_dora", "modules_to_save", "trainable_token_indices", "alora_invocation_tokens", "megatron_config")
-UNSUPPORTED += ("target_parameters", "layer_replication", "arrow_config", "use_qalora", "use_bdlora")
-PLAIN_STARTS = (True, False, None, "gaussian")  # initial weights that leave the base as it is
-NAME = re.compile(r"(?P<module>.+)\.lora_(?P<side>A|B)\.weight")
+UNSUPPORTED += ("target_parameters", "layer_replication", "arrow_config", "use_qalora", "kasa_config")
+# initial weights that leave the base as it is
+PLAIN_STARTS = (True, False, None, "gaussian", "eva", "orthogonal", "mica")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class AdapterInfo:
     method
         Method of peft, such as LORA.
     rank
-        Largest rank of its matrices.
+        Largest rank of its matrices; None for a method without ranks.
     modules
         Names of the matrices that it adapts, without their blocks.
     parameters
@@ -51,7 +52,7 @@ class AdapterInfo:
 
     hash: str
     method: str
-    rank: int
+    rank: int | None
     modules: tuple[str, ...]
     parameters: int
     base: str
@@ -82,10 +83,10 @@ def check_adapter(folder: Path, base: BaseLM) -> AdapterInfo:
     _check_files(folder)
     settings = read_json(folder / CONFIG, dict, misfit="holds no JSON object", advice=ADVICE, missing=ADVICE)
     method = str(settings.get("peft_type"))
-    if method not in SWITCHABLE:
+    if method not in METHODS:
         raise RedxError(
-            f"{folder} is an adapter of the kind {method[:40]!r}, which cannot be chosen per row of a batch; "
-            f"give one of the kind {' or '.join(SWITCHABLE)}."
+            f"{folder} is an adapter of the kind {method[:40]!r}, which peft cannot choose per row of a batch; "
+            f"give one of the kind {' or '.join(METHODS)}, or convert it with peft's save_as_lora where peft can."
         )
     if settings.get("auto_mapping") or settings.get("runtime_config"):
         raise RedxError(f"{folder / CONFIG} asks for code or a runtime of its own, which redx never runs; {ADVICE}.")
@@ -99,14 +100,20 @@ def check_adapter(folder: Path, base: BaseLM) -> AdapterInfo:
             f"{folder} was initialised by {str(settings['init_lora_weights'])[:40]!r}, which changes the base as well; "
             "convert it to plain LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
         )
+    read: MethodSettings = read_json(
+        folder / CONFIG, METHODS[method], misfit=f"does not hold settings of {method}", advice=ADVICE
+    )
     tensors = _read_tensors(folder)
-    ranks = _check_shapes(folder, settings, tensors, base)
-    kinds = {NAME.fullmatch(name)["module"].rpartition(".")[2] for name in tensors}  # type: ignore[index]
+    adapted = _adapted_modules(folder, read, tensors)
+    modules = dict(base.model.named_modules())
+    ranks = [_check_shapes(folder, read, module, shapes, base, modules) for module, shapes in adapted.items()]
+    kinds = {module.rpartition(".")[2] for module in adapted}
+    _check_targets(folder, settings, kinds, modules)
     kept = {key: settings[key] for key in sorted(settings) if key not in ("base_model_name_or_path", "peft_version")}
     return AdapterInfo(
         hash=hash_tensors(tensors, repr(kept)),
         method=method,
-        rank=max(ranks),
+        rank=max((rank for rank in ranks if rank is not None), default=None),
         modules=tuple(sorted(kinds)),
         parameters=sum(tensor.numel() for tensor in tensors.values()),
         base=str(settings.get("base_model_name_or_path") or ""),
@@ -138,48 +145,64 @@ def _read_tensors(folder: Path) -> dict[str, Any]:
     if not tensors:
         raise RedxError(f"{path} holds no tensors; {ADVICE}.")
     for name, tensor in tensors.items():
-        if not NAME.fullmatch(name):
-            raise RedxError(f"{path} holds {name[:80]!a}, which is no matrix of LoRA; {ADVICE}.")
         if not bool(tensor.isfinite().all()):
             raise RedxError(f"{path} holds NaN or infinity in {name[:80]!a}; train the adapter again.")
     return tensors
 
 
-def _check_shapes(folder: Path, settings: dict[str, Any], tensors: dict[str, Any], base: BaseLM) -> list[int]:
-    """Return the rank of every adapted matrix, or refuse an adapter that does not fit the base."""
-    modules = dict(base.model.named_modules())
-    declared = settings.get("r")
-    patterns = settings.get("rank_pattern") or {}
-    if type(declared) is not int or not 1 <= declared <= MAX_RANK or not isinstance(patterns, dict):
-        raise RedxError(f"{folder / CONFIG} names no rank r between 1 and {MAX_RANK}; {ADVICE}.")
-    pairs: dict[str, dict[str, tuple[int, ...]]] = {}
+def _adapted_modules(folder: Path, settings: MethodSettings, tensors: dict[str, Any]) -> dict[str, Shapes]:
+    """Return the shapes of the tensors of every adapted module; tensors that only training reads are left out."""
+    adapted: dict[str, Shapes] = {}
     for name, tensor in tensors.items():
-        match = NAME.fullmatch(name)
-        assert match is not None
-        pairs.setdefault(match["module"].removeprefix(PREFIX), {})[match["side"]] = tuple(tensor.shape)
-    ranks = []
-    for module, sides in pairs.items():
-        target = modules.get(module)
-        if target is None or getattr(target, "weight", None) is None:
+        module, part = split_name(name)
+        if part and part.partition(".")[0] not in settings.training_only.values():
+            adapted.setdefault(module, {})[part] = tuple(tensor.shape)
+        elif not part:
+            raise RedxError(f"{folder / WEIGHTS} holds {name[:80]!a}, which is no tensor of an adapter; {ADVICE}.")
+    return adapted
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the module that a tensor adapts, as the base names it, and which tensor of it this is; empty if neither.
+
+    Examples
+    --------
+    >>> split_name("base_model.model.model.layers.0.mlp.up_proj.lora_A.weight")
+    ('model.layers.0.mlp.up_proj', 'lora_A.weight')
+    """
+    match = NAME.fullmatch(name)
+    return (match["module"], match["part"]) if match else ("", "")
+
+
+def _size(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _check_shapes(
+    folder: Path, settings: MethodSettings, module: str, found: Shapes, base: BaseLM, modules: dict[str, Any]
+) -> int | None:
+    """Return the rank of an adapted module, or refuse tensors that do not fit the settings and the base."""
+    target: Any = modules.get(module)
+    target = target.get_base_layer() if hasattr(target, "get_base_layer") else target  # adapted by another one already
+    if not isinstance(target, torch.nn.Linear):
+        raise RedxError(
+            f"{folder} adapts {module[:120]!a}, a linear layer which {base.name} does not have; "
+            "it was trained on another model."
+        )
+    wanted = settings.shapes(module, target.out_features, target.in_features, target.bias is not None)
+    if missing := [part for part in wanted if part not in found]:
+        raise RedxError(f"{folder} lacks {missing[0]} of {module[:120]!a}; save the adapter anew.")
+    for part, shape in found.items():
+        if part not in wanted:
             raise RedxError(
-                f"{folder} adapts {module[:120]!a}, which {base.name} does not have; it was trained on another model."
+                f"{folder} has {part[:80]!a} of {module[:120]!a}, which its settings do not name; {ADVICE}."
             )
-        if set(sides) != {"A", "B"} or any(len(shape) != 2 for shape in sides.values()):
-            raise RedxError(f"{folder} lacks one of the two matrices of {module[:120]!a}; save the adapter anew.")
-        rank, (outputs, inputs) = sides["A"][0], target.weight.shape
-        if sides["B"][1] != rank or (not patterns and rank != declared):
+        if shape != wanted[part]:
             raise RedxError(
-                f"{folder} has matrices of rank {rank} and {sides['B'][1]} for {module[:120]!a}, but its settings "
-                f"say {declared}; save the adapter anew."
+                f"{folder} has {_size(shape)} values as {part} of {module[:120]!a}, but by its settings {base.name} "
+                f"takes {_size(wanted[part])}; it was trained on another model, or its settings were changed."
             )
-        if (sides["B"][0], sides["A"][1]) != (outputs, inputs):
-            raise RedxError(
-                f"{folder} adapts {module[:120]!a} with {sides['B'][0]} x {sides['A'][1]} values, but {base.name} has "
-                f"{outputs} x {inputs} there; it was trained on another model."
-            )
-        ranks.append(rank)
-    _check_targets(folder, settings, {module.rpartition(".")[2] for module in pairs}, modules)
-    return ranks
+    return settings.rank(module)
 
 
 def _check_targets(folder: Path, settings: dict[str, Any], adapted: set[str], modules: dict[str, Any]) -> None:

@@ -14,15 +14,14 @@ from redx.adapters import generation
 from redx.adapters.base import BaseLM
 from redx.adapters.choices import RouterName, choose_router, cut_at, get_text_rule, same_rows
 from redx.adapters.documents import tokenise
-from redx.adapters.generation import Generation, Sampling, TokenStep
+from redx.adapters.generation import Generation, TokenStep
 from redx.adapters.library import adapter_folder, open_base, read_heads, read_library
 from redx.adapters.mixed import AdapterStack
+from redx.adapters.options import GenerationOptions, Weights, takes
 from redx.adapters.routers import FixedRouter, Router, check_weights
 from redx.composition.parts import Parts
 from redx.composition.rules import Rule, compose
 from redx.errors import RedxError
-
-Weights = Mapping[str, float] | Sequence[float] | Tensor
 
 
 class ComposedLM:
@@ -129,76 +128,55 @@ class ComposedLM:
         parts = self.parts(tokens).only(slice(len(tokens) - 1, None))
         return compose(chosen, parts, self._weights(tokens[None], chosen, weights))[0]
 
-    def generate(
-        self,
-        prompt: str,
-        max_new_tokens: int = 64,
-        rule: str = "red",
-        weights: Weights | None = None,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        top: int | None = None,
-        stop: Sequence[str] = (),
-        chat: bool = False,
-    ) -> Generation:
+    @takes(GenerationOptions)
+    def generate(self, prompt: str, options: GenerationOptions) -> Generation:
         """Continue a prompt.
 
         Parameters
         ----------
         prompt
             The text to continue.
-        max_new_tokens
-            Largest number of tokens to generate.
-        rule
-            `red` (routed), `base`, `fixed` (equal weights) or `sum` (every residual in full).
-        weights
-            Weights of the adapters, by name or in their order; by default the router reads the prompt.
-        temperature, top_p, seed
-            As in `Sampling`; a temperature of 0 is greedy.
-        top
-            Run only the adapters with this many largest weights, which is faster; there are no radii then.
-        stop
-            Texts that end the continuation.
-        chat
-            Whether the prompt is put into the chat template of the model.
+        options
+            The fields of `GenerationOptions`, each as a parameter: `generate(prompt, max_new_tokens=20, top_p=0.9)`.
 
         Returns
         -------
         Generation
             Text, weights, tokens and the radius of the sequence.
         """
-        return self.generate_batch([prompt], max_new_tokens, rule, weights, temperature, top_p, seed, top, stop, chat)[
-            0
-        ]
+        return self._continue([prompt], options)[0]
 
-    def generate_batch(
-        self,
-        prompts: Sequence[str],
-        max_new_tokens: int = 64,
-        rule: str = "red",
-        weights: Weights | None = None,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        top: int | None = None,
-        stop: Sequence[str] = (),
-        chat: bool = False,
-    ) -> list[Generation]:
-        """Continue several prompts; prompts with the same number of tokens are continued together, without padding."""
-        sampling, chosen = Sampling(temperature, top_p, seed), get_text_rule(rule)
-        tokens = [self._prompt_tokens(prompt, chat, max_new_tokens) for prompt in prompts]
+    @takes(GenerationOptions)
+    def generate_batch(self, prompts: Sequence[str], options: GenerationOptions) -> list[Generation]:
+        """Continue several prompts; the parameters are those of `generate`.
+
+        Prompts with the same number of tokens are continued together, without padding.
+        """
+        return self._continue(prompts, options)
+
+    @takes(GenerationOptions)
+    def stream(self, prompt: str, options: GenerationOptions) -> Iterator[TokenStep]:
+        """Continue a prompt and yield every token as soon as it is chosen; the parameters are those of `generate`."""
+        rule, batch = (
+            get_text_rule(options.rule),
+            self._prompt_tokens(prompt, options.chat, options.max_new_tokens)[None],
+        )
+        given, rows = self._plan(batch, rule, options.weights, options.top)
+        for _, step, _ in self._decode(batch, given, rule, rows[0], options):
+            yield step
+
+    def _continue(self, prompts: Sequence[str], options: GenerationOptions) -> list[Generation]:
+        rule, stop = get_text_rule(options.rule), options.stop
+        tokens = [self._prompt_tokens(prompt, options.chat, options.max_new_tokens) for prompt in prompts]
         results: dict[int, Generation] = {}
         for length in sorted({len(row) for row in tokens}):
             members = [index for index, row in enumerate(tokens) if len(row) == length]
             batch = torch.stack([tokens[index] for index in members])
-            given, rows = self._plan(batch, chosen, weights, top)
+            given, rows = self._plan(batch, rule, options.weights, options.top)
             for group in same_rows(rows):
                 steps: dict[int, list[TokenStep]] = {index: [] for index in group}
                 ended: dict[int, str] = {}
-                for row, step, stopped in self._decode(
-                    batch[group], given[group], chosen, rows[group[0]], max_new_tokens, sampling, stop
-                ):
+                for row, step, stopped in self._decode(batch[group], given[group], rule, rows[group[0]], options):
                     steps[group[row]].append(step)
                     if stopped:
                         ended[group[row]] = stopped
@@ -211,26 +189,6 @@ class ComposedLM:
                     )
         return [results[index] for index in range(len(prompts))]
 
-    def stream(
-        self,
-        prompt: str,
-        max_new_tokens: int = 64,
-        rule: str = "red",
-        weights: Weights | None = None,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        top: int | None = None,
-        stop: Sequence[str] = (),
-        chat: bool = False,
-    ) -> Iterator[TokenStep]:
-        """Continue a prompt and yield every token as soon as it is chosen; the parameters are those of `generate`."""
-        sampling, chosen = Sampling(temperature, top_p, seed), get_text_rule(rule)
-        batch = self._prompt_tokens(prompt, chat, max_new_tokens)[None]
-        given, rows = self._plan(batch, chosen, weights, top)
-        for _, step, _ in self._decode(batch, given, chosen, rows[0], max_new_tokens, sampling, stop):
-            yield step
-
     def save_pretrained(self, folder: str | os.PathLike[str]) -> Path:
         """Write adapters, routers and a model card to a new folder, which `from_pretrained` reads again.
 
@@ -242,17 +200,10 @@ class ComposedLM:
         return save_composed(self, Path(folder))
 
     def _decode(
-        self,
-        batch: Tensor,
-        given: Tensor,
-        rule: Rule,
-        rows: tuple[str | None, ...],
-        max_new_tokens: int,
-        sampling: Sampling,
-        stop: Sequence[str],
+        self, batch: Tensor, given: Tensor, rule: Rule, rows: tuple[str | None, ...], options: GenerationOptions
     ) -> Iterator[tuple[int, TokenStep, str | None]]:
-        ends = {self.base.end}
-        return generation.decode(self, batch, given, rule, rows, max_new_tokens, sampling, stop, ends)
+        length, stop, ends = options.max_new_tokens, options.stop, {self.base.end}
+        return generation.decode(self, batch, given, rule, rows, length, options.sampling, stop, ends)
 
     def _plan(
         self, batch: Tensor, rule: Rule, weights: Weights | None, top: int | None

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from redx.adapters.base import BaseLM, load_base
 from redx.adapters.checking import CONFIG, WEIGHTS, AdapterInfo, check_adapter
+from redx.adapters.methods import check_method
 from redx.adapters.routers import Head
 from redx.errors import RedxError
 from redx.io.files import check_name, write_bytes, write_json, write_tensors
@@ -38,7 +39,7 @@ class AdapterEntry(StrictConfig):
     name: Text
     hash: Text
     method: Text
-    rank: int
+    rank: int | None
     modules: tuple[Text, ...]
     parameters: int
     base: Text
@@ -139,6 +140,7 @@ def add_adapter(
         library = create_library(run, base)
         if name.casefold() in [taken.casefold() for taken in library.names]:
             raise RedxError(f"There is an adapter {name!r} in {run} already; choose another name with --name.")
+        check_method(info.method, [entry.method for entry in library.adapters])
         entry = AdapterEntry(name=name, **asdict(info))
         with edit(run) as transaction:
             _copy(transaction, folder, name, info, heads or {})

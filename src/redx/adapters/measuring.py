@@ -256,7 +256,7 @@ def _add_mixtures(measured: Measured, chunk: Chunk, experts: Sequence[str], cuto
 
 
 def _add_certified(measured: Measured, chunk: Chunk, count: int, cutoff: float | None) -> None:
-    """Add how many tokens are right under every router within ε, without and with the cut-off."""
+    """Add how many tokens are right under every router within ε, and how many some router harms."""
     for name, limit in (("certified", None), ("certified at risk", cutoff)):
         if name == "certified at risk" and cutoff is None:
             continue
@@ -268,6 +268,7 @@ def _add_certified(measured: Measured, chunk: Chunk, count: int, cutoff: float |
             radii[rows] = torch.where(certified.predicted == parts.labels, certified.radius, -1.0)
         for epsilon in EPSILONS:
             measured.add(f"{name} {epsilon:g}", None, radii >= epsilon)
+        measured.add(name.replace("certified", "harmed"), None, chunk.hit[0] & (radii < 1))
 
 
 def _thresholds(chunk: Chunk, count: int) -> Tensor:

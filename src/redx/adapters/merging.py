@@ -27,6 +27,7 @@ def choose_merges(
         Validation windows.
     methods
         Methods of peft's `add_weighted_adapter`. One that needs equal ranks is left out where ranks differ.
+        There are none of adapters that peft cannot merge.
     scales
         Weights to try.
 
@@ -37,6 +38,7 @@ def choose_merges(
     """
     chosen: dict[str, dict[str, Any]] = {}
     experts = list(composed.names)
+    methods = methods if composed.stack.can_merge else ()
     with progress("choosing merges", len(methods) * len(scales)) as advance:
         for method in methods:
             tried = {}

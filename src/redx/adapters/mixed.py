@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from redx.adapters.base import BaseLM
-from redx.adapters.checking import CONFIG, WEIGHTS, check_adapter
+from redx.adapters.checking import CONFIG, WEIGHTS, check_adapter, split_name
+from redx.adapters.methods import METHODS, check_method, peft_settings
 from redx.errors import RedxError
 from redx.io.reading import read_json
 from redx.io.safetensors_files import open_safetensors
@@ -44,21 +45,35 @@ class AdapterStack:
         """The model that runs: with adapters a PeftModel, without any the base itself."""
         return self.base.model if self._peft is None else self._peft
 
+    @property
+    def method(self) -> str | None:
+        """Method of peft of all adapters, such as LORA; None without adapters."""
+        configs = {} if self._peft is None else self._peft.peft_config
+        return next((config.peft_type.value for config in configs.values()), None)
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether peft has merges of these adapters: of LoRA, unless its matrices consist of blocks."""
+        blocks = self._peft is not None and any(
+            config.to_dict().get("use_bdlora") for config in self._peft.peft_config.values()
+        )
+        return self.method == "LORA" and not blocks
+
     def add(self, name: str, folder: Path) -> None:
         """Add the checked adapter in a folder."""
-        from peft import LoraConfig, PeftModel, get_peft_model, set_peft_model_state_dict
+        from peft import PeftModel, get_peft_model, set_peft_model_state_dict
 
         if name in self._slots:
             raise RedxError(f"There are two adapters called {name!r}; give one of them another name.")
-        check_adapter(folder, self.base)
+        method = check_adapter(folder, self.base).method
+        check_method(method, [self.method or method])
         settings = read_json(folder / CONFIG, dict)
-        known = {key: value for key, value in settings.items() if key in LoraConfig.__dataclass_fields__}
-        fixed = {"inference_mode": True, "init_lora_weights": True, "task_type": "CAUSAL_LM"}
-        config = LoraConfig(**{**known, **fixed})
-        slot = f"adapter{self._count}"
-        self._count += 1
+        config = peft_settings(settings)
+        slot = self._next_slot()
+        unused = tuple(METHODS[method].training_only.values())
         with open_safetensors(folder / WEIGHTS) as file:
-            tensors = {key: file.get(key).float() for key in file.header}
+            names = [key for key in file.header if split_name(key)[1].partition(".")[0] not in unused]
+            tensors = {key: file.get(key).float() for key in names}
         with quiet_transformers(), torch.random.fork_rng():
             if self._peft is None:
                 self._peft = get_peft_model(self.base.model, config, adapter_name=slot)
@@ -67,12 +82,16 @@ class AdapterStack:
             report: Any = set_peft_model_state_dict(self._peft, tensors, adapter_name=slot)
         assert isinstance(self._peft, PeftModel)
         self._peft.requires_grad_(False).eval().to(self.base.model.device)
-        adapted = {key for key in self._peft.state_dict() if f".{slot}." in key}
+        adapted = {key for key in self._peft.state_dict() if slot in key.split(".")}
         if report.unexpected_keys or len(adapted) != len(tensors):
             self._discard(slot)
             raise RedxError(f"{folder} does not fit {self.base.name}: its weights and its target modules differ.")
         self.names.append(name)
         self._slots[name] = slot
+
+    def _next_slot(self) -> str:
+        self._count += 1
+        return f"adapter{self._count - 1}"
 
     def remove(self, name: str) -> None:
         """Remove an adapter; afterwards the model computes as if it had never been there."""
@@ -127,8 +146,7 @@ class AdapterStack:
         self, name: str, method: str, weights: Sequence[float], adapters: Sequence[str], density: float = 0.5
     ) -> None:
         """Add a merge that peft computes of some adapters, as a further adapter."""
-        slot = f"adapter{self._count}"
-        self._count += 1
+        slot = self._next_slot()
         options = {"density": density} if method not in ("linear", "cat", "svd") else {}
         names = [self._slots[adapter] for adapter in adapters]
         with torch.random.fork_rng():

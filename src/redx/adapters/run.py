@@ -1,7 +1,7 @@
 """A run of adapters: train or take them, fit routers, choose merges, calibrate, test; every stage is computed once.
 
 RUN/config.json  library.json  adapters/  stages.json  merges.json  calibration.json  results.jsonl  summary.json
-RUN/report.md
+RUN/report.html  report.md  figures/
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from redx.adapters.library import LIBRARY, adapter_folder, add_adapter, create_l
 from redx.adapters.library import set_heads as write_heads
 from redx.adapters.measuring import Measured, document_cutoff, measure
 from redx.adapters.merging import choose_merges
+from redx.adapters.report import write_report
 from redx.adapters.routers import KeysRouter, TrainedRouter, running_mean, train_key, train_router
 from redx.adapters.settings import AdaptersConfig
-from redx.adapters.summary import result_rows, summarise, to_markdown
+from redx.adapters.summary import read_rows, result_rows, summarise
 from redx.adapters.training import save_adapter, train_adapter
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order, write_bytes, write_json
-from redx.io.reading import check_path, exists, guarded, is_folder, parse_json, read_json, read_text
+from redx.io.reading import check_path, exists, is_folder, read_json
+from redx.report.page import check_packages
 from redx.runs.folder import SeedFolder
 from redx.runs.transaction import recover
 
@@ -87,6 +89,7 @@ def run_adapters(
     FinishedRun
         Folder, summary and report.
     """
+    check_packages()
     documents = read_documents(Path(config.data)) if config.data else domains()
     documents = _only(documents, config.domains)
     split = split_documents(documents, config.seed)
@@ -142,23 +145,18 @@ class _Run:
             "calibration", lambda: self._calibrate(composed, router, keys), self.folder / "calibration.json"
         )
         self.stages.stage("test", lambda: self._test(composed, router, keys), self.folder / "results.jsonl")
-        results = self.folder / "results.jsonl"
-        with guarded(results, "is damaged", "delete it and repeat the command"):
-            rows = [parse_json(line) for line in read_text(results).splitlines()]
         library = read_library(self.folder)
         summary = summarise(
             self.config,
             self.names,
-            rows,
+            read_rows(self.folder),
             read_json(self.folder / "calibration.json", dict),
             read_json(self.folder / "merges.json", dict),
             {entry.name: entry.hash for entry in library.adapters},
             self.stages.done,
         )
         write_json(self.folder / "summary.json", summary)
-        report = self.folder / "report.md"
-        write_bytes(report, to_markdown(summary).encode())
-        return FinishedRun(self.folder, summary, report)
+        return FinishedRun(self.folder, summary, write_report(self.folder))
 
     def _adapter(self, name: str) -> None:
         """Train the adapter of a domain, or take the given one, and add it to the library."""

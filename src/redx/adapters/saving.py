@@ -95,7 +95,7 @@ def model_card(folder: Path, figures: dict[str, Any]) -> str:
         "|---|---|---:|---:|---|---|",
     ]
     for entry in library.adapters:
-        cells = [entry.name, entry.method, entry.rank, entry.parameters, ", ".join(entry.modules), entry.hash]
+        cells = [entry.name, entry.method, entry.rank or "—", entry.parameters, ", ".join(entry.modules), entry.hash]
         lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
     lines += ["", f"Every adapter is a folder of peft (`adapters/NAME/{CONFIG}`).", ""]
     lines += _evaluation(figures) if figures else ["These adapters were not evaluated together.", ""]

@@ -8,6 +8,7 @@ from redx.adapters.training import LoraTraining
 from redx.errors import RedxError
 from redx.schema import DEFAULT_RISK, ScoreName, StrictConfig
 
+ABOUT = "LoRA adapters of one language model as experts, trained or given (its own options: `redx run adapters --help`)"
 MERGES = ("linear", "cat", "ties", "dare_linear", "dare_ties")  # of peft
 
 

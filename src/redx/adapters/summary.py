@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from redx.adapters.measuring import Measured
 from redx.adapters.settings import AdaptersConfig
 from redx.composition.certificate import EPSILONS
+from redx.io.reading import guarded, parse_json, read_text
 from redx.report.content import Table
-from redx.report.markdown import table_lines
 
 Row = dict[str, Any]
 LABELS = {  # what is shown, with a word on each
@@ -25,6 +26,15 @@ LABELS = {  # what is shown, with a word on each
     "wrong adapter at risk": "always an adapter of another domain, with the cut-off",
     "any router at risk": "the worst router for every token, with the cut-off",
 }
+
+HARM = {"harmed": "any router", "harmed at risk": "any router at risk"}  # tokens that the base has right and it not
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """Return the rows of results.jsonl of a run folder."""
+    results = folder / "results.jsonl"
+    with guarded(results, "is damaged", "delete it and repeat the command"):
+        return [parse_json(line) for line in read_text(results).splitlines()]
 
 
 def result_rows(measured: Measured, names: Sequence[str]) -> Iterator[Row]:
@@ -94,6 +104,7 @@ def summarise(
         "ways": ways,
         "certified": curves,
         "risk": calibration | {"active": ways.pop("active at risk")["accuracy"]["mean"]},
+        "harm": {way: ways.pop(name)["accuracy"] for name, way in HARM.items() if name in ways},
         "merges": merges,
         "targets": _targets(config, ways, curves, names),
         "seconds": seconds,
@@ -137,40 +148,3 @@ def table(summary: dict[str, Any], figure: str) -> Table:
             values = ways[way][figure]
             rows.append((way, *(values[name] for name in domains), values["mean"]))
     return Table("", (figure, *domains, "mean"), tuple(rows))
-
-
-def to_markdown(summary: dict[str, Any]) -> str:
-    """Return the report of a run."""
-    risk, certified = summary["risk"], summary["certified"]
-    lines = [
-        "# Adapters as experts",
-        "",
-        f"{summary['backbone']}, preset {summary['preset']}, seed {summary['seed']}: "
-        f"{sum(summary['documents'].values())} test documents, {summary['tokens']:,} predicted tokens.",
-        "",
-        "## Perplexity",
-        "",
-        *table_lines(table(summary, "perplexity")),
-        "",
-        "## Next-token accuracy",
-        "",
-        *table_lines(table(summary, "accuracy")),
-        "",
-        "## Certified next-token accuracy of RED with the trained router",
-        "",
-        *table_lines(
-            Table(
-                "",
-                ("share of routing weight that is moved", *(f"ε = {epsilon}" for epsilon in certified["certified"])),
-                tuple((kind, *certified[kind].values()) for kind in certified),
-            )
-        ),
-        "",
-        f"The cut-off was calibrated on {risk['documents']} documents ({risk['tokens']:,} tokens) for a risk of "
-        f"{risk['risk']}; an adapter is active on {risk['active']:.1%} of the test tokens.",
-        "",
-    ]
-    lines += [f"- {words}: {value:+.2%}" for words, value in summary["targets"].items() if value is not None]
-    lines += ["", "## Seconds", ""]
-    lines += table_lines(Table("", ("stage", "seconds"), tuple(summary["seconds"].items())))
-    return "\n".join(lines) + "\n"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import Linear
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -55,14 +56,8 @@ def train_adapter(base: BaseLM, blocks: Tensor, settings: LoraTraining, seed: in
     """
     from peft import LoraConfig, get_peft_model
 
-    depth = base.model.config.num_hidden_layers
-    upper = list(range(min(settings.first_block, depth - 1), depth)) if settings.first_block else None
     config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=2 * settings.rank,
-        target_modules=ALL_LINEAR,
-        layers_to_transform=upper,
-        task_type="CAUSAL_LM",
+        r=settings.rank, lora_alpha=2 * settings.rank, task_type="CAUSAL_LM", **_targets(base, settings.first_block)
     )
     with torch.random.fork_rng():
         torch.manual_seed(generator(seed, "adapter", title).initial_seed())
@@ -88,6 +83,18 @@ def train_adapter(base: BaseLM, blocks: Tensor, settings: LoraTraining, seed: in
             advance(1)
     last = losses[-max(1, settings.steps // 10) :]
     return model.eval(), sum(last) / len(last)
+
+
+def _targets(base: BaseLM, first_block: int) -> dict[str, Any]:
+    """Return the settings of peft for all linear layers but the head, from one block on."""
+    if not first_block:
+        return {"target_modules": ALL_LINEAR}
+    head, depth = base.model.get_output_embeddings(), base.model.config.num_hidden_layers
+    linear = [name for name, module in base.model.named_modules() if isinstance(module, Linear) and module is not head]
+    return {
+        "target_modules": sorted({name.rpartition(".")[2] for name in linear}),  # with blocks peft takes only a list
+        "layers_to_transform": list(range(min(first_block, depth - 1), depth)),
+    }
 
 
 def next_token_loss(model: Any, tokens: Tensor) -> Tensor:

@@ -38,7 +38,8 @@ def add(
     entry = add_adapter(run, folder, base, name)
     if as_json:
         return print_json(entry.model_dump(mode="json"))
-    say(f"{entry.name}: rank {entry.rank}, {entry.parameters:,} parameters, hash {entry.hash[:12]}")
+    kind = f"{entry.method}, rank {entry.rank or '—'}"
+    say(f"{entry.name}: {kind}, {entry.parameters:,} parameters, hash {entry.hash[:12]}")
 
 
 def list_adapters(run: Library, as_json: AsJson = False) -> None:
@@ -52,7 +53,14 @@ def list_adapters(run: Library, as_json: AsJson = False) -> None:
     if as_json:
         return print_json(library.model_dump(mode="json"))
     rows = [
-        [entry.name, entry.method, str(entry.rank), f"{entry.parameters:,}", ", ".join(entry.modules), entry.hash[:12]]
+        [
+            entry.name,
+            entry.method,
+            str(entry.rank or "—"),
+            f"{entry.parameters:,}",
+            ", ".join(entry.modules),
+            entry.hash[:12],
+        ]
         for entry in library.adapters
     ]
     title = f"{library.base}, fingerprint {library.fingerprint}"

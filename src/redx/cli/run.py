@@ -166,9 +166,14 @@ def report(
 
     Example: `redx report runs/toy-linear runs/toy-mlp --out compare.html`
     """
+    from redx.adapters.report import is_adapters_run, write_report
+    from redx.errors import RedxError
     from redx.runs.reports import write_reports
 
-    page = write_reports(runs, out or Path("report.html"))
+    of_adapters = [run for run in runs if is_adapters_run(run)]
+    if of_adapters and len(runs) > 1:
+        raise RedxError(f"{of_adapters[0]} is a run of adapters, which has figures of its own; report on it alone.")
+    page = write_report(runs[0]) if of_adapters else write_reports(runs, out or Path("report.html"))
     print_json({"report": str(page)}) if as_json else say(f"report: {page}")
 
 
@@ -177,9 +182,11 @@ def list_tasks(as_json: AsJson = False) -> None:
 
     Example: `redx list`
     """
+    from redx.adapters.settings import ABOUT, PRESETS
     from redx.tasks import tasks
 
     described = {name: {"about": task.about, "presets": list(task.presets)} for name, task in tasks().items()}
+    described["adapters"] = {"about": ABOUT, "presets": list(PRESETS)}
     if as_json:
         return print_json(described)
     rows = [[name, task["about"], ", ".join(task["presets"])] for name, task in described.items()]
