@@ -192,7 +192,7 @@ class _Run:
     def _routers(self, composed: ComposedLM) -> None:
         """Train the router and the keys on beginnings of training documents; keys are calibrated on validation ones."""
         states, domains = self._states(composed, self._windows("train", self.config.router_documents), PREFIXES)
-        held, held_domains = self._states(composed, self._windows("validation", 10**6), ())
+        held, held_domains = self._states(composed, self._windows("validation", self.config.router_documents), ())
         router = train_router(states, domains, self.names)
         heads = {}
         for k, name in enumerate(self.names):
@@ -211,12 +211,12 @@ class _Run:
         return torch.cat(states), torch.tensor(domains)
 
     def _merges(self, composed: ComposedLM) -> None:
-        found = self._windows("validation", max(1, self.config.documents // 3))
+        found = self._windows("validation", max(1, self.config.documents // 5))
         chosen = choose_merges(composed, found, self.config.merges, self.config.scales)
         write_json(self.folder / "merges.json", chosen)
 
     def _calibrate(self, composed: ComposedLM, router: TrainedRouter, keys: KeysRouter) -> None:
-        found = self._windows("calibration", self.config.documents)
+        found = self._windows("calibration", self.config.calibration_documents or self.config.documents)
         measured = measure(composed, found, router, keys, self.config.score, thresholds=True, title="calibrating")
         cutoff = document_cutoff(measured.thresholds, self.config.risk)
         tokens = sum(measured.tokens)

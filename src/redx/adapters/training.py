@@ -26,10 +26,10 @@ class LoraTraining(StrictConfig):
     """How an adapter is trained."""
 
     rank: int = Field(default=8, ge=1, le=1024, description="rank of the adapters")
-    steps: int = Field(default=100, ge=1, le=100_000, description="training steps of an adapter")
+    steps: int = Field(default=60, ge=1, le=100_000, description="training steps of an adapter")
     batch: int = Field(default=4, ge=1, le=1024, description="blocks of text of a step")
-    tokens: int = Field(default=256, ge=8, le=8192, description="tokens of a block of text")
-    lr: float = Field(default=1.5e-3, gt=0, le=1, description="peak learning rate")
+    tokens: int = Field(default=128, ge=8, le=8192, description="tokens of a block of text")
+    lr: float = Field(default=2e-3, gt=0, le=1, description="peak learning rate")
     first_block: int = Field(default=0, ge=0, description="first block of the model that is adapted")
 
 

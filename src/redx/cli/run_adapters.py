@@ -51,6 +51,7 @@ def run_adapters(
         raise RedxError("There are no adapters; give --adapter NAME=FOLDER for every domain, or --train.")
     settings = get_preset(preset).model_dump()
     changes = {"backbone": backbone, "risk": risk, "documents": documents, "data": str(data) if data else None}
+    changes["calibration_documents"] = documents
     settings |= {name: value for name, value in changes.items() if value is not None}
     settings |= {"seed": seed, "train": train, "domains": tuple(domain or ())}
     settings["training"] |= {name: value for name, value in {"steps": steps, "rank": rank}.items() if value is not None}
