@@ -1,11 +1,12 @@
 """Streamed evaluation on held-out windows: of vocabulary-sized scores only what metrics and certificates need is kept.
 
-A window is one mixed batch: a row for the base, one for every adapter, and one for every merge. Scores exist for a few
-positions at a time. The router reads the mean hidden state of the tokens before the one that is predicted.
+Windows run as mixed batches: a row for the base, one for every adapter, and one for every merge. Scores exist for a few
+positions of one window at a time. The router reads the mean hidden state of the tokens before the predicted one.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from redx.errors import RedxError
 from redx.io.progress import progress
 
 POSITIONS = 16  # whose scores exist at once
+TOGETHER = 4  # windows that run through the model at once
 RED = RULES["red"]
 
 
@@ -58,6 +60,25 @@ class Measured:
                 column = sums.setdefault(name, [])
                 column += [0.0] * (document + 1 - len(column))
                 column[document] += float(values.double().sum())
+
+
+@dataclass(frozen=True)
+class States:
+    """What the model gives for one window of T tokens.
+
+    Attributes
+    ----------
+    middle
+        The base's states after its middle block, (T, D).
+    final
+        The last states of every row, (R, T, D).
+    last
+        The logits of every row at the last position, (R, C).
+    """
+
+    middle: Tensor
+    final: Tensor
+    last: Tensor
 
 
 @dataclass(frozen=True)
@@ -154,7 +175,7 @@ def measure(
     cutoff
         Measure also with this cut-off on the confidences.
     thresholds
-        Whether harm thresholds are computed.
+        Compute only harm thresholds, and nothing else.
     title
         Shown while it measures.
     """
@@ -162,25 +183,48 @@ def measure(
     rows = [None, *experts, *merges]
     measured = Measured()
     with progress(title, len(windows)) as advance:
-        for window in windows:
+        for window, states in _read(composed, windows, rows):
             measured.domains.append(window.domain)
             measured.tokens.append(len(window.tokens) - 1)
             found = []
-            for chunk in _chunks(composed, window, rows, experts, router, keys, score):
+            for chunk in _chunks(composed, window, states, rows, experts, router, keys, score):
+                if thresholds:
+                    found.append(_thresholds(chunk, len(experts)))
+                    continue
                 _add_rows(measured, chunk, experts, merges)
                 _add_mixtures(measured, chunk, experts, cutoff)
                 _add_certified(measured, chunk, len(experts), cutoff)
-                if thresholds:
-                    found.append(_thresholds(chunk, len(experts)))
             if thresholds:
                 measured.thresholds.append(torch.cat(found))
             advance(1)
     return measured
 
 
+def _read(
+    composed: ComposedLM, windows: Sequence[Window], rows: Sequence[str | None]
+) -> Iterator[tuple[Window, States]]:
+    """Yield every window with its states; neighbours of equal length run through the model together."""
+    middle = composed.base.model.config.num_hidden_layers // 2
+    for _, alike in itertools.groupby(windows, key=lambda window: len(window.tokens)):
+        while group := list(itertools.islice(alike, TOGETHER)):
+            tokens = torch.stack([window.tokens[:-1] for window in group])  # (G, T)
+            output = composed.stack.forward(
+                list(rows) * len(group),
+                tokens.repeat_interleave(len(rows), 0),
+                output_hidden_states=True,
+                use_cache=False,
+                logits_to_keep=1,
+            )
+            for place, window in enumerate(group):
+                own = slice(place * len(rows), (place + 1) * len(rows))
+                states = output.hidden_states
+                yield window, States(states[middle][own][0].float(), states[-1][own], output.logits[own][:, -1])
+
+
 def _chunks(
     composed: ComposedLM,
     window: Window,
+    states: States,
     rows: Sequence[str | None],
     experts: Sequence[str],
     router: TrainedRouter,
@@ -189,13 +233,9 @@ def _chunks(
 ) -> Iterator[Chunk]:
     """Yield the scores of one window, a few positions at a time."""
     tokens = window.tokens[:-1]
-    output = composed.stack.forward(
-        rows, tokens.expand(len(rows), -1), output_hidden_states=True, use_cache=False, logits_to_keep=1
-    )
-    middle = composed.base.model.config.num_hidden_layers // 2
-    context = running_mean(output.hidden_states[middle][:1].float())[0]  # (T, D)
-    final, head = output.hidden_states[-1], composed.base.model.get_output_embeddings()
-    reproduces = torch.allclose(head(final[:, -1]), output.logits[:, -1], atol=1e-3)
+    context = running_mean(states.middle[None])[0]  # (T, D)
+    final, head = states.final, composed.base.model.get_output_embeddings()
+    reproduces = torch.allclose(head(final[:, -1]), states.last, atol=1e-3)
     whole = None
     if not reproduces:  # the head is adapted itself, or scores are changed after it
         whole = composed.stack.forward(rows, tokens.expand(len(rows), -1), use_cache=False).logits

@@ -78,8 +78,8 @@ def weak_base_config(task: str, preset: str, questions: QuestionsConfig, epochs:
     The base has the papers' share of the questions and is weak because its training is short, a few epochs. Residual
     experts, standalone and pooled heads have the same architecture and training; they read the base's features h and
     the frozen features. Batches are small, so that experts of the outer ranges, with few questions, take enough steps.
-    Anchored residual experts train twice as long: they have to correct a base that is often wrong, and to change nothing
-    outside their range.
+    Anchored residual experts train twice as long: they have to correct a base that is often wrong, and to change
+    nothing outside their range.
     """
     training = TrainingConfig(epochs=epochs, batch=32, virtual_batch=32, lr=4e-3, weight_decay=1.0, warmup=0.1)
     head = BankConfig(shape="mlp", hidden=128, depth=2, smoothing=0.05, training=training)
