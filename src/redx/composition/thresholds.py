@@ -55,34 +55,40 @@ def harm_thresholds(rule: Rule, parts: Parts) -> Tensor:
         raise RedxError("These parts hold no confidences, so no cut-off can be set; give Parts(confidences=…).")
     thresholds = [parts.confidences.new_empty(0)]
     in_box, (_, experts, classes) = rule.adversary == "box", parts.residuals.shape
-    for _, chunk in parts.chunks(max(BOX_CHUNK, BOX_ROWS * experts * classes) if in_box else CHUNK):
+    size = max(BOX_CHUNK, BOX_ROWS * experts * classes) if in_box else CHUNK
+    scratch = parts.residuals.new_empty(0 if in_box else min(len(parts), _rows(parts)), experts, classes)
+    for _, chunk in parts.chunks(size):
         right = predicted_classes(chunk.base) == chunk.labels  # never for a label that the base does not know
         values = parts.confidences.new_full((len(chunk),), -math.inf)
         unclear = right
         if classes > 1 and experts:
-            unclear = right & (_fill_in_box if in_box else _fill_on_simplex)(chunk, right, values)
-        for rows in unclear.nonzero()[:, 0].split(max(1, CHUNK // max(1, experts * classes))):
+            unclear = right & (_fill_in_box if in_box else _fill_on_simplex)(chunk, right, values, scratch)
+        for rows in unclear.nonzero()[:, 0].split(_rows(parts)):
             values[rows] = _exact_thresholds(rule, chunk.only(rows))
         thresholds.append(values)
     return torch.cat(thresholds)
 
 
-def _fill_on_simplex(parts: Parts, right: Tensor, values: Tensor) -> Tensor:
+def _rows(parts: Parts) -> int:
+    """Return the number of examples of a piece, as `Parts.chunks` divides them."""
+    return max(1, CHUNK // max(1, parts.residuals[0].numel())) if len(parts) else 1
+
+
+def _fill_on_simplex(parts: Parts, right: Tensor, values: Tensor, scratch: Tensor) -> Tensor:
     """Write the thresholds of examples that are far from ties, (N,), and return which ones are not, (N,)."""
     confidences = parts.confidences
     assert confidences is not None
-    labels = parts.labels.clamp(0, parts.base.shape[1] - 1)  # any class where the base is not right
-    scores = parts.base[:, None] + parts.residuals  # (N, K, C)
-    index = labels[:, None, None].expand(-1, parts.experts, 1)
+    labels = parts.labels.clamp(0, parts.base.shape[1] - 1)[:, None]  # any class where the base is not right
+    scores = torch.add(parts.base[:, None], parts.residuals, out=scratch[: len(parts)])  # (N, K, C)
+    index = labels[:, None].expand(-1, parts.experts, 1)
     own = scores.gather(-1, index)[..., 0]  # (N, K)
     rival = scores.scatter_(-1, index, -math.inf).amax(-1)
-    low, high = parts.residuals.flatten(1).aminmax(dim=1)
-    size = torch.maximum(-low, high)  # (N,): the largest residual
-    bound = _error_bound(size, parts.base, parts.experts)
-    closest = parts.base.scatter(-1, labels[:, None], -math.inf).amax(-1)  # the base's runner-up
-    near = parts.base.gather(-1, labels[:, None])[:, 0] - closest <= bound  # then any expert may be the first
+    fixed, slope = _error_bound(parts, 1)
+    bound = fixed + slope
+    margin = parts.base.gather(-1, labels) - parts.base.scatter(-1, labels, -math.inf)
     surely = _largest(confidences, own < rival)
-    perhaps = torch.where(near, confidences.amax(-1), _largest(confidences, own - rival <= bound[:, None]))
+    perhaps = _largest(confidences, own - rival <= bound[:, None])
+    perhaps = torch.where(margin.amin(-1) <= bound, confidences.amax(-1), perhaps)  # any expert may be the first
     clear = (surely == perhaps) & bound.isfinite()
     values.copy_(torch.where(right & clear, surely, values))
     return ~clear
@@ -93,47 +99,48 @@ def _largest(confidences: Tensor, where: Tensor) -> Tensor:
     return confidences.masked_fill(~where, -math.inf).amax(-1)
 
 
-def _error_bound(size: Tensor, base: Tensor, experts: int) -> Tensor:
-    """Return a bound on the rounding errors of margins for mixtures up to a size, (N, ...); infinite on overflow."""
-    precision, steps = torch.finfo(size.dtype), experts + 8
-    whole = 2 * (size + base.abs().amax(-1).view(-1, *[1] * (size.ndim - 1)))
-    error = SAFETY * (steps * precision.eps * whole + steps * precision.tiny)
-    return torch.where(whole < precision.max / SAFETY, error, math.inf)
+def _error_bound(parts: Parts, experts: int) -> tuple[Tensor, Tensor]:
+    """Return a bound on the rounding errors of margins: `fixed + k * slope` where k experts add up, both (N,).
+
+    It is infinite where the sum over so many `experts` could overflow.
+    """
+    flat = parts.residuals.flatten(1)
+    size, base = torch.maximum(flat.amax(1), -flat.amin(1)), parts.base.abs().amax(-1)
+    precision, steps = torch.finfo(size.dtype), parts.experts + 8
+    fits = experts * size + base < precision.max / (2 * SAFETY)
+    fixed = SAFETY * steps * (2 * precision.eps * base + precision.tiny)
+    return torch.where(fits, fixed, math.inf), SAFETY * steps * 2 * precision.eps * size
 
 
-def _fill_in_box(parts: Parts, right: Tensor, values: Tensor) -> Tensor:
+def _fill_in_box(parts: Parts, right: Tensor, values: Tensor, _: Tensor) -> Tensor:
     """Write the thresholds of examples that are far from ties, (N,), and return which ones are not, (N,)."""
     confidences, (count, experts, classes) = parts.confidences, parts.residuals.shape
     assert confidences is not None
-    unclear = torch.zeros(count, dtype=torch.bool)
-    rows = right.nonzero()[:, 0]
-    labels = parts.labels[rows][:, None]
-    order = confidences[rows].argsort(-1, descending=True)  # (n, K)
-    low, high = parts.residuals.aminmax(dim=-1)
-    sizes = torch.maximum(-low, high)[rows].gather(1, order).cumsum(1)  # (n, K): what the active experts add at most
-    bounds = _error_bound(sizes, parts.base[rows], experts)
-    worst = parts.base[rows].gather(1, labels) - parts.base[rows]  # (n, C): the smallest margins
-    worst.scatter_(1, labels, math.inf)
-    table, places = parts.residuals.reshape(-1, classes), rows[:, None] * experts + order
-    state = [rows, labels, order, bounds, worst, places]
+    unclear, rows = torch.zeros(count, dtype=torch.bool), right.nonzero()[:, 0]
+    labels, base = parts.labels[rows][:, None], parts.base[rows]
+    fixed, slope = (bound[rows] for bound in _error_bound(parts, experts))
+    worst = (base.gather(1, labels) - base).scatter_(1, labels, math.inf)  # (n, C): the smallest margins
+    order = confidences[rows].argsort(-1, descending=True)
+    places = (order + rows[:, None] * experts).T.contiguous()  # (K, n): where experts and their residuals lie
+    residuals, sure = parts.residuals.reshape(-1, classes), confidences.reshape(-1)
     decided = torch.zeros(len(rows), dtype=torch.bool)
     for step in range(experts):
-        rows, labels, order, bounds, worst, places = state
-        residual = table.index_select(0, places[:, step])  # (n, C)
-        worst += (residual.gather(1, labels) - residual).clamp_max_(0)
-        smallest, bound = worst.amin(1), bounds[:, step]
-        fallen = ~decided & ~(smallest > bound)
-        if fallen.any():
+        place = places[step % COMPACT]
+        residual = residuals.index_select(0, place)  # (n, C)
+        worst += residual.gather(1, labels).sub(residual).clamp_max_(0)
+        smallest, bound = worst.amin(1), torch.add(fixed, slope, alpha=step + 1)
+        fallen = (~(decided | (smallest > bound))).nonzero()[:, 0]
+        if len(fallen):
             lost = smallest[fallen] < -bound[fallen]
-            where = rows[fallen]
-            values[where[lost]] = confidences[where[lost], order[fallen, step][lost]]
-            unclear[where[~lost]] = True
-            decided |= fallen
-        if step % COMPACT == COMPACT - 1:
-            if decided.all():
+            values[rows[fallen[lost]]] = sure[place[fallen[lost]]]
+            unclear[rows[fallen[~lost]]] = True
+            decided[fallen] = True
+        if step % COMPACT == COMPACT - 1:  # leave out decided examples, and the experts that were added
+            keep = (~decided).nonzero()[:, 0]
+            if not len(keep):
                 break
-            state = [tensor[~decided] for tensor in state]
-            decided = decided[~decided]
+            rows, labels, fixed, slope, worst = (tensor[keep] for tensor in (rows, labels, fixed, slope, worst))
+            places, decided = places[COMPACT:].index_select(1, keep), decided[keep]
     return unclear
 
 
