@@ -140,8 +140,8 @@ class ReadingConfig(StrictConfig):
     )
     runtime: Literal["torch", "int8", "onnx"] = Field(
         default="torch",
-        description="what runs the frozen part: torch, onnx (ONNX Runtime) or int8 (the same with 8-bit weights: faster, "
-        "and a few answers in a thousand differ)",
+        description="what runs the frozen part: torch, onnx (ONNX Runtime) or int8 (the same with 8-bit weights: "
+        "faster, but about one answer in a hundred differs)",
     )
 
 

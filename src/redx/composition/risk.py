@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
 from redx.composition.evaluation import certify, worst_harm
@@ -125,6 +124,7 @@ def harm_figures(rule: Rule, parts: Parts) -> dict[str, float]:
 
     Examples
     --------
+    >>> import torch
     >>> from redx.composition.rules import get_rule
     >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
     >>> parts = Parts(base, residuals, torch.tensor([[-9.0, 9.0]]), torch.tensor([0]), torch.tensor([1]))
@@ -166,6 +166,7 @@ def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None
 
     Examples
     --------
+    >>> import torch
     >>> risk_cutoff(torch.arange(99.0), risk=0.1)
     89.0
     >>> risk_cutoff(torch.arange(5.0), risk=0.01)

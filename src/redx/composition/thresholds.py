@@ -3,7 +3,7 @@
 A falling cut-off activates one expert after the other, in the order of their confidences, and the label stays lost once
 it is lost. So the threshold is the confidence of the first expert with which some router makes the label lose. Most
 examples are far from every tie; for these, bounds on the margins decide, in one pass over the residuals (simplex) or
-expert by expert until the label is lost (box). `_exact_thresholds` decides all others, rounding errors and ties included.
+expert by expert until the label is lost (box). `_exact_thresholds` decides all others, ties and rounding included.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from redx.errors import RedxError
 from redx.models.backbones import runtimes
 from redx.models.backbones.language import FrozenLM, Pooling
 from redx.models.backbones.runtimes import Runtime
+from redx.models.base import Base
+from redx.models.encoder import build_encoder
+from redx.models.fingerprint import fingerprint_base
+from redx.tasks import get_preset
 
 TEXTS = ["1+2=?", "What is 37 plus 12?", "a", "2+2=?", "What is 11 plus 12?", "no"]
 OTHERS: list[Runtime] = ["onnx", "int8"]
@@ -51,9 +56,15 @@ def test_features_of_runtimes_are_cached_apart(bert: Path, runtime: Runtime) -> 
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
-def test_a_killed_encoding_ends_with_the_same_bits(bert: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_encoding_ends_with_the_same_bits(
+    bert: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     texts = [f"{number} plus {number % 7}" for number in range(40)]
-    whole = {t: rows for batch in FrozenLM(bert, (2,), "mean", batch_tokens=37, runtime=runtime).encode(texts) for t, rows in batch}
+    whole = {
+        t: rows
+        for batch in FrozenLM(bert, (2,), "mean", batch_tokens=37, runtime=runtime).encode(texts)
+        for t, rows in batch
+    }
     broken = FrozenLM(bert, (2,), "mean", batch_tokens=37, runtime=runtime)
     states, calls = broken.states, iter(range(5))
 
@@ -122,3 +133,19 @@ def test_torch_is_the_default_and_leaves_no_trace_in_names(bert: Path) -> None:
     cache = FrozenLM(bert, (1,), "mean").cache
     assert "runtime" not in cache.info
     assert cache.folder.name.endswith("float32")
+
+
+def test_fingerprints_contain_the_runtime_and_stay_as_they_were_for_torch(bert: Path) -> None:
+    config = get_preset("jsonl", "quick").model_copy(update={"backbone": str(bert)})
+    marks = []
+    for runtime in ("torch", *OTHERS):
+        reading = config.reading.model_copy(update={"runtime": runtime, "blocks": (1,)})
+        changed = config.model_copy(update={"reading": reading})
+        encoder = build_encoder(changed)
+        width = encoder.frozen.width  # type: ignore[union-attr]
+        base = Base(encoder, torch.ones(width, 2), torch.zeros(2), torch.zeros(width), torch.ones(width))
+        marks.append((encoder.mark, fingerprint_base(base, changed, ("a", "b"), ())["feature settings"]))
+    assert len({mark for mark, _ in marks}) == len({settings for _, settings in marks}) == 3
+    before = {"reading": {**config.reading.model_dump(exclude={"runtime"}), "blocks": (1,)}}
+    before["trunk"] = config.base.trunk.model_dump()
+    assert marks[0][1] == hashlib.sha256(repr(before).encode()).hexdigest()[:16]

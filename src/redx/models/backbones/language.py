@@ -156,7 +156,7 @@ class FrozenLM:
 
     @cached_property
     def states(self) -> States:
-        """The function from tokens, (N, T), to the states of the blocks, (N, T, D·B), in the runtime that was chosen."""
+        """The function from tokens, (N, T), to the states of the blocks, (N, T, D·B), in the chosen runtime."""
         return build_states(self.model, self.blocks, self.runtime, self.device)
 
     def _shortened_config(self) -> Any:

@@ -61,7 +61,7 @@ def check_runtime(runtime: Runtime, precision: str, device: str) -> None:
         return
     if precision != "float32" or device != "cpu":
         raise RedxError(
-            f"The runtime {runtime} reads float32 weights on the CPU, not {precision} on {device}; choose --runtime torch."
+            f"The runtime {runtime} runs in float32 on the CPU, not {precision} on {device}; choose --runtime torch."
         )
     if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
         raise RedxError(
@@ -148,7 +148,11 @@ def _quantise(file: Path) -> Path:
     log.setLevel(logging.ERROR)  # the quantiser advises a preparation that changes nothing here
     try:
         quantize_dynamic(
-            str(file), str(small), per_channel=True, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"]
+            str(file),
+            str(small),
+            per_channel=True,
+            weight_type=QuantType.QInt8,
+            op_types_to_quantize=["MatMul", "Gemm"],
         )
     finally:
         log.setLevel(level)
@@ -162,7 +166,7 @@ def _probe(module: BlockStates, texts: int, length: int) -> Tensor:
 
 
 def _check_graph(module: BlockStates, plain: States, graph: States) -> None:
-    """Raise `RedxError` where a graph computes something else than its model, as for sizes that it was not made with."""
+    """Raise `RedxError` where a graph computes something else than its model, as for other sizes than its own."""
     for size in PROBES:
         tokens = _probe(module, *size)
         expected, states = plain(tokens), graph(tokens)
