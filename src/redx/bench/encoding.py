@@ -98,8 +98,12 @@ def export_onnx(frozen: FrozenLM, folder: Path) -> Any:
     class States(torch.nn.Module):
         """Token ids and mask to the states of the last block."""
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = frozen.model  # loaded before the export: otherwise its weights have no values
+
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            return frozen.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
     batch = pad(frozen, ["a short text", "one more text that is longer"])
     axes = {"input_ids": {0: "texts", 1: "tokens"}, "attention_mask": {0: "texts", 1: "tokens"}}
