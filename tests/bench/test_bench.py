@@ -5,6 +5,7 @@ import math
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,6 +80,16 @@ def test_plain_transformers_compute_the_same_features(bert: Path) -> None:
         warnings.simplefilter("ignore")
         frozen.tokenizer.backend_tokenizer.no_truncation()
         assert encoding.difference(frozen, texts) < 1e-5
+
+
+def test_onnx_runtime_as_an_opponent_computes_the_same_features(bert: Path, tmp_path: Path) -> None:
+    frozen, texts = FrozenLM(bert, (-1,), "mean"), ["abc", "abcd ef", "x"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        frozen.tokenizer.backend_tokenizer.no_truncation()
+        session = encoding.export_onnx(frozen, tmp_path)
+        theirs = torch.from_numpy(np.concatenate(encoding.run_onnx(session, frozen, texts)))
+        torch.testing.assert_close(theirs.float(), torch.cat(encoding.plain(frozen, texts)), atol=1e-5, rtol=1e-4)
 
 
 def test_the_composed_model_of_the_benchmark_answers_alike_with_all_and_with_the_first_experts() -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from redx.bench.texts import short_texts
-from redx.bench.timing import BenchRow, BenchSettings, absent, alternate, compare
+from redx.bench.timing import BenchRow, BenchSettings, absent, alternate, compare, spread
 from redx.models.backbones import hub
 from redx.models.backbones.language import FrozenLM
+from redx.models.backbones.runtimes import Runtime
 
 BATCH = 32  # texts of a batch of the opponents, the default of sentence-transformers
 SORTED = "transformers, sorted by length"
 OPPONENTS = {"sentence-transformers": "sentence_transformers", "ONNX Runtime": "onnxruntime"}
+RUNTIMES: dict[str, Runtime] = {"ours, runtime onnx": "onnx", "ours, runtime int8": "int8"}
 
 
 def bench_encode(settings: BenchSettings) -> Iterator[BenchRow]:
@@ -36,11 +38,11 @@ def bench_encode(settings: BenchSettings) -> Iterator[BenchRow]:
             model = sentence_transformer(folder)
             sides["sentence-transformers"] = lambda: model.encode(texts, batch_size=BATCH, show_progress_bar=False)
         if "ONNX Runtime" not in missing:
-            if lacking := absent({"ONNX Runtime": "onnxscript"}):
-                missing |= lacking
-            else:
-                session = export_onnx(frozen, Path(scratch))
-                sides["ONNX Runtime"] = lambda: run_onnx(session, frozen, sorted(texts, key=len))
+            session = export_onnx(frozen, Path(scratch))
+            sides["ONNX Runtime"] = lambda: run_onnx(session, frozen, sorted(texts, key=len))
+            for name, runtime in RUNTIMES.items():
+                other = FrozenLM(folder, (depth,), "mean", runtime=runtime)
+                sides[name] = lambda other=other: list(other.encode(texts))
         seconds = alternate(sides, settings.repeat)
     row = compare(
         "encode",
@@ -52,6 +54,8 @@ def bench_encode(settings: BenchSettings) -> Iterator[BenchRow]:
     )
     rates = {side: len(texts) / value for side, value in {"ours": row.ours, **row.opponents}.items()}
     row.details.update({"texts a second": rates, "largest difference": difference(frozen, texts[:BATCH])})
+    times = {name: zip(seconds[SORTED], seconds[name], strict=True) for name in RUNTIMES if name in seconds}
+    row.details |= {f"ratio of {name}": spread([one / other for one, other in pairs]) for name, pairs in times.items()}
     yield row
 
 
@@ -89,13 +93,17 @@ def sentence_transformer(folder: Path) -> Any:
 
 def export_onnx(frozen: FrozenLM, folder: Path) -> Any:
     """Return a session of ONNX Runtime for the model, with as many threads as torch."""
-    import onnxruntime  # pyright: ignore[reportMissingImports]
+    import onnxruntime
 
     class States(torch.nn.Module):
         """Token ids and mask to the states of the last block."""
 
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = frozen.model  # loaded before the export: otherwise its weights have no values
+
         def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
-            return frozen.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            return self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
     batch = pad(frozen, ["a short text", "one more text that is longer"])
     axes = {"input_ids": {0: "texts", 1: "tokens"}, "attention_mask": {0: "texts", 1: "tokens"}}

@@ -18,95 +18,14 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 
-from redx.composition import certificate
 from redx.composition.evaluation import certify, worst_harm
 from redx.composition.metrics import exact_interval, upper_bound
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import Rule
+from redx.composition.thresholds import harm_thresholds as harm_thresholds  # part of the interface of this module
 from redx.errors import RedxError
-
-CHUNK = 2**19  # values of N·K·C that are processed at once, so that they stay in the processor's cache
-
-
-def harm_thresholds(rule: Rule, parts: Parts) -> Tensor:
-    """Return the threshold of every example: some router does harm at a cut-off λ exactly if λ is below it.
-
-    Parameters
-    ----------
-    rule
-        A rule that adds residuals to the base, with an adversary on the simplex (`red`) or in the box (`sum`).
-    parts
-        The record of N examples and K residual experts with their confidences; its cut-offs do not count.
-
-    Returns
-    -------
-    Tensor
-        Thresholds of shape (N,); minus infinity where no router can do harm, as on examples that the base gets wrong.
-
-    Examples
-    --------
-    >>> from redx.composition.rules import get_rule
-    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
-    >>> labels, confidences = torch.tensor([0]), torch.tensor([[0.7, 5.0]])
-    >>> parts = Parts(base, residuals, torch.zeros(1, 2), labels, labels, confidences)
-    >>> harm_thresholds(get_rule("red"), parts)
-    tensor([0.7000])
-    """
-    if not rule.keeps_base or rule.adversary is None:
-        raise RedxError(f"The rule {rule.name!r} adds no residuals to the base, so its harm cannot be controlled.")
-    if parts.confidences is None:
-        raise RedxError("These parts hold no confidences, so no cut-off can be set; give Parts(confidences=…).")
-    thresholds = [parts.confidences.new_empty(0)]
-    for _, chunk in parts.chunks(CHUNK):
-        right = predicted_classes(chunk.base) == chunk.labels  # never for a label that the base does not know
-        rows = right.nonzero()[:, 0]
-        rows = rows[_can_be_lost(rule, chunk.only(rows))]
-        values = parts.confidences.new_full((len(chunk),), -math.inf)
-        if len(rows):
-            values[rows] = _thresholds(rule, chunk.only(rows))
-        thresholds.append(values)
-    return torch.cat(thresholds)
-
-
-def _can_be_lost(rule: Rule, parts: Parts) -> Tensor:
-    """Return where some router makes the label lose while all experts contribute, (N,); elsewhere none ever does."""
-    if not parts.experts or not len(parts):
-        return torch.zeros(len(parts), dtype=torch.bool)
-    in_box = rule.adversary == "box"
-    if in_box:
-        worst = certificate.worst_in_box(parts.base, parts.residuals, parts.labels)
-    else:
-        worst = certificate.worst_on_simplex(parts.base[:, None] + parts.residuals, parts.labels)
-        worst = worst.minimum(certificate.margins(parts.base, parts.labels))  # inactive experts leave the base
-    error = certificate.rounding_error(parts.base, parts.residuals, parts.labels, in_box)
-    ties = certificate.loses_ties(parts.base, parts.labels)
-    return ((worst < error) | (ties & (worst <= error))).any(-1)
-
-
-def _thresholds(rule: Rule, parts: Parts) -> Tensor:
-    """Return where the label can first be lost as a falling cut-off activates one expert after the other: (N,)."""
-    confidences = parts.confidences
-    assert confidences is not None
-    if not parts.experts:
-        return confidences.new_full((len(parts),), -math.inf)
-    order = confidences.argsort(-1, descending=True)
-    residuals = parts.residuals.gather(1, order[..., None].expand_as(parts.residuals))
-    own = certificate.margins(parts.base, parts.labels)[:, None]  # (N, 1, C): the base's, kept by inactive experts
-    size = residuals.abs()
-    if rule.adversary == "box":
-        both_ends = torch.cat([residuals, -residuals], -1)
-        change = certificate.margins(residuals, parts.labels) if parts.base.shape[-1] > 1 else both_ends
-        worst, scale = own + change.clamp_max(0).cumsum(1), size.cumsum(1)
-    else:
-        vertices = certificate.margins(parts.base[:, None] + residuals, parts.labels)
-        worst, scale = vertices.cummin(1).values.minimum(own), size.cummax(1).values
-    error = certificate.margin_error(parts.base, scale, parts.labels, parts.experts)  # (N, K, C)
-    ties = certificate.loses_ties(parts.base, parts.labels)[:, None]
-    broken = ((worst < error) | (ties & (worst <= error))).any(-1)  # (N, K)
-    return confidences.gather(1, order).masked_fill(~broken, -math.inf).amax(-1)
 
 
 def smallest_risk(examples: int, confidence: float | None = None) -> float:
@@ -205,6 +124,7 @@ def harm_figures(rule: Rule, parts: Parts) -> dict[str, float]:
 
     Examples
     --------
+    >>> import torch
     >>> from redx.composition.rules import get_rule
     >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
     >>> parts = Parts(base, residuals, torch.tensor([[-9.0, 9.0]]), torch.tensor([0]), torch.tensor([1]))
@@ -246,6 +166,7 @@ def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None
 
     Examples
     --------
+    >>> import torch
     >>> risk_cutoff(torch.arange(99.0), risk=0.1)
     89.0
     >>> risk_cutoff(torch.arange(5.0), risk=0.01)

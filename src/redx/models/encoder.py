@@ -159,12 +159,17 @@ def build_encoder(config: RunConfig) -> Encoder:
 
 def _build_text_encoder(config: RunConfig, folder: Path) -> TextEncoder:
     trunk, reading, device = config.base.trunk, config.reading, usable_device(config.device)
+    runtime = reading.runtime
     if trunk.shape == "blocks":
-        frozen = FrozenLM(folder, (-1 - trunk.blocks,), "tokens", reading.precision, device, reading.tokens)
+        frozen = FrozenLM(
+            folder, (-1 - trunk.blocks,), "tokens", reading.precision, device, reading.tokens, runtime=runtime
+        )
         return TextEncoder(frozen, trunks.TopBlocks(folder, frozen.config, trunk.blocks))
     if (trunk.shape == "sum") != (reading.pooling == "tokens"):
         raise RedxError("A trunk of shape sum reads single tokens, and others do not; choose --pooling tokens or mean.")
-    frozen = FrozenLM(folder, reading.blocks, reading.pooling, reading.precision, device, reading.tokens)
+    frozen = FrozenLM(
+        folder, reading.blocks, reading.pooling, reading.precision, device, reading.tokens, runtime=runtime
+    )
     if trunk.shape == "sum":
         return TextEncoder(frozen, trunks.TokenSum(frozen.width, trunk.hidden, trunk.depth, trunk.beside))
     return TextEncoder(frozen, build_feature_trunk(frozen.width, trunk))

@@ -226,9 +226,13 @@ class ExpertLibrary:
             Residuals or logits of shape (N, K, C), C with the new classes; zero where an expert with a cut-off is
             inactive.
         """
-        new_classes, known = self.new_classes, self.base.known
+        new_classes, known, config = self.new_classes, self.base.known, self.banks[bank_id]
+        if where is None and not new_classes and len(self):  # all experts have outputs alike
+            outputs = h.new_zeros(len(h), len(self), known)
+            banks = [expert.bank(bank_id, config, self.base) for expert in self]
+            self._stacks.fill(outputs, str(config.of or bank_id), list(self), banks, h, None)
+            return outputs * self.active(h)[..., None] if config.owned else outputs
         outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
-        config = self.banks[bank_id]
         if where is not None and not bool(where.any(0).all()):  # experts that no example needs are not even read
             used = where.any(0).nonzero()[:, 0].tolist()
             some = self.subset([self.names[index] for index in used])

@@ -116,7 +116,7 @@ class Stack:
     def slot(self, expert: Expert, bank: Bank, dtype: torch.dtype = torch.float32) -> tuple[_Chunk, int]:
         """Return the chunk and the slot of an expert, which is copied there on the first call in this precision."""
         known = self._slots.get(expert)
-        if known is not None and known[0].dtype == dtype and known[0].device == next(bank.parameters()).device:
+        if known is not None and known[0].dtype == dtype and known[0].device == _device(bank):
             return known
         layers = _Layers(bank)
         chunks = self._chunks.setdefault(layers.shape, [])
@@ -136,7 +136,8 @@ class Stack:
                 for first in range(0, len(members), count):
                     some = members[first : first + count]
                     values = chunk.run([slot for _, slot in some], rows.expand(len(some), *rows.shape))
-                    outputs[start : start + ROWS, [column for column, _ in some]] = values.transpose(0, 1)
+                    columns = _slice_or_list([column for column, _ in some])
+                    outputs[start : start + ROWS, columns] = values.transpose(0, 1)
 
     def run_chosen(self, slots: Sequence[tuple[_Chunk, int]], h: Tensor, where: Tensor, outputs: Tensor) -> None:
         """Write the outputs of experts where they are chosen, (N, K); every expert reads only its own examples."""
@@ -152,6 +153,17 @@ class Stack:
                 is_real = chosen.gather(1, rows)
                 values = chunk.run([slot for _, slot in some], h[rows])  # (k, longest, C)
                 outputs[rows[is_real], columns[:, None].expand_as(rows)[is_real]] = values[is_real]
+
+
+def _device(bank: Bank) -> torch.device:
+    """Return where a bank lies; its own tensors tell it without a walk over all parameters."""
+    return bank.down.device if isinstance(bank, LowRankBank) else bank.weights[0].device
+
+
+def _slice_or_list(columns: list[int]) -> slice | list[int]:
+    """Return consecutive columns as a slice, which is written without an index."""
+    first, count = columns[0], len(columns)
+    return slice(first, first + count) if columns == list(range(first, first + count)) else columns
 
 
 def _by_chunk(slots: Sequence[tuple[_Chunk, int]]) -> dict[_Chunk, list[tuple[int, int]]]:

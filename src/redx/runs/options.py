@@ -59,6 +59,7 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("pooling", "reading.pooling"),
     Option("precision", "reading.precision"),
     Option("tokens", "reading.tokens"),
+    Option("runtime", "reading.runtime"),
     Option("share", "base.share"),
     Option("trunk", "base.trunk.shape"),
     Option("depth", "base.trunk.depth"),

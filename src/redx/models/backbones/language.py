@@ -21,6 +21,7 @@ from redx.io.feature_cache import FeatureCache
 from redx.io.progress import progress
 from redx.models.backbones import hub
 from redx.models.backbones.hub import hash_model, quiet_transformers, require_packages
+from redx.models.backbones.runtimes import Runtime, States, build_states, check_runtime
 
 Pooling = Literal["mean", "last", "both", "tokens"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -50,6 +51,9 @@ class FrozenLM:
         Truncate longer texts to this many tokens. Without it, texts longer than the model can read are refused.
     batch_tokens
         Upper bound on the tokens of a batch; a text that has more forms a batch of its own.
+    runtime
+        What runs the model: `torch`, `onnx` (ONNX Runtime with the same weights) or `int8` (ONNX Runtime with weights
+        of eight bits). Features of different runtimes are cached apart.
 
     Attributes
     ----------
@@ -66,7 +70,10 @@ class FrozenLM:
         device: str = "cpu",
         max_tokens: int | None = None,
         batch_tokens: int = 2048,
+        runtime: Runtime = "torch",
     ) -> None:
+        check_runtime(runtime, precision, device)
+        self.runtime: Runtime = runtime
         self.folder, self.pooling, self.precision, self.device = folder, pooling, precision, device
         self.max_tokens, self.batch_tokens = max_tokens, batch_tokens
         depth, self.hidden_size = _read_sizes(folder)
@@ -101,6 +108,8 @@ class FrozenLM:
         name = f"{fingerprint}-b{'.'.join(map(str, self.blocks))}-{self.pooling}-{self.precision}"
         if self.max_tokens:
             info["tokens"], name = self.max_tokens, f"{name}-t{self.max_tokens}"
+        if self.runtime != "torch":
+            info["runtime"], name = self.runtime, f"{name}-{self.runtime}"
         return FeatureCache(cache_folder() / "features" / name, self.width, info)
 
     @cached_property
@@ -144,6 +153,11 @@ class FrozenLM:
         if self.config.model_type in OPTIONAL_POOLERS:
             model._modules["pooler"] = None  # its output is not read
         return model
+
+    @cached_property
+    def states(self) -> States:
+        """The function from tokens, (N, T), to the states of the blocks, (N, T, D·B), in the chosen runtime."""
+        return build_states(self.model, self.blocks, self.runtime, self.device)
 
     def _shortened_config(self) -> Any:
         """Return the configuration of the model with only the blocks that are needed."""
@@ -246,13 +260,7 @@ class FrozenLM:
 
     def _forward(self, tokens: Tensor) -> Tensor:
         """Return the rows of a batch without padding: tokens (N, T) to (N, 1, D), or (N, T, D) by token."""
-        top = max(1, *self.blocks)  # the model ends with this block
-        only_top = set(self.blocks) == {top}  # then the states of the blocks below are not kept
-        with torch.inference_mode():
-            outputs = self.model(input_ids=tokens.to(self.device), output_hidden_states=not only_top)
-        states = {top: outputs.last_hidden_state} if only_top else outputs.hidden_states
-        # Outside of inference mode, so that other modules can be trained on the result.
-        rows = torch.cat([states[block].float().cpu() for block in self.blocks], dim=-1)  # (N, T, D)
+        rows = self.states(tokens)  # (N, T, D); pooled outside of inference mode, so that others can be trained on it
         mean, last = rows.mean(1, keepdim=True), rows[:, -1:]
         pooled = {"mean": [mean], "last": [last], "both": [mean, last], "tokens": [rows]}
         return torch.cat(pooled[self.pooling], dim=-1)

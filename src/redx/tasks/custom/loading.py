@@ -224,7 +224,9 @@ def _embed_texts(config: RunConfig, texts: Sequence[str]) -> Tensor:
 
     reading = config.reading
     folder = hub.model_folder(config.backbone)
-    model = FrozenLM(folder, reading.blocks, "mean", reading.precision, config.device, reading.tokens)
+    model = FrozenLM(
+        folder, reading.blocks, "mean", reading.precision, config.device, reading.tokens, runtime=reading.runtime
+    )
     model.prepare(list(dict.fromkeys(texts)))
     x = model.read(texts)
     return x / x.norm(dim=1, keepdim=True).clamp_min(1e-12)
