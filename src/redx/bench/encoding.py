@@ -55,7 +55,8 @@ def bench_encode(settings: BenchSettings) -> Iterator[BenchRow]:
     rates = {side: len(texts) / value for side, value in {"ours": row.ours, **row.opponents}.items()}
     row.details.update({"texts a second": rates, "largest difference": difference(frozen, texts[:BATCH])})
     times = {name: zip(seconds[SORTED], seconds[name], strict=True) for name in RUNTIMES if name in seconds}
-    row.details |= {f"ratio of {name}": spread([one / other for one, other in pairs]) for name, pairs in times.items()}
+    for name, pairs in times.items():
+        row.details[f"ratio of {name}"] = spread([one / other for one, other in pairs])
     yield row
 
 

@@ -17,7 +17,7 @@ from redx.models.backbones import runtimes
 from redx.models.backbones.language import FrozenLM, Pooling
 from redx.models.backbones.runtimes import Runtime
 from redx.models.base import Base
-from redx.models.encoder import build_encoder
+from redx.models.encoder import TextEncoder, build_encoder
 from redx.models.fingerprint import fingerprint_base
 from redx.tasks import get_preset
 
@@ -142,7 +142,8 @@ def test_fingerprints_contain_the_runtime_and_stay_as_they_were_for_torch(bert: 
         reading = config.reading.model_copy(update={"runtime": runtime, "blocks": (1,)})
         changed = config.model_copy(update={"reading": reading})
         encoder = build_encoder(changed)
-        width = encoder.frozen.width  # type: ignore[union-attr]
+        assert isinstance(encoder, TextEncoder)
+        width = encoder.frozen.width
         base = Base(encoder, torch.ones(width, 2), torch.zeros(2), torch.zeros(width), torch.ones(width))
         marks.append((encoder.mark, fingerprint_base(base, changed, ("a", "b"), ())["feature settings"]))
     assert len({mark for mark, _ in marks}) == len({settings for _, settings in marks}) == 3
