@@ -28,7 +28,7 @@ PROBES = ((2, 7), (1, 3), (3, 11))  # sizes of batches: the first makes the grap
 TOLERANCE = 1e-3  # of states in float32, relative to the largest: other kernels round otherwise, no more
 
 
-class BlockStates(nn.Module):
+class _BlockStates(nn.Module):
     """A language model that ends with the highest block that is read, as a module from tokens to states."""
 
     def __init__(self, model: nn.Module, blocks: tuple[int, ...]) -> None:
@@ -89,7 +89,7 @@ def build_states(model: nn.Module, blocks: tuple[int, ...], runtime: Runtime, de
     callable
         Takes tokens without padding, (N, T), and returns states of shape (N, T, D·B) on the CPU.
     """
-    module = BlockStates(model, blocks).eval()
+    module = _BlockStates(model, blocks).eval()
 
     def run_torch(tokens: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -107,7 +107,7 @@ def build_states(model: nn.Module, blocks: tuple[int, ...], runtime: Runtime, de
     return run_onnx
 
 
-def _make_session(module: BlockStates, runtime: Runtime) -> Any:
+def _make_session(module: _BlockStates, runtime: Runtime) -> Any:
     """Return a session of ONNX Runtime for a model, with as many threads as torch."""
     import onnxruntime
 
@@ -124,7 +124,7 @@ def _make_session(module: BlockStates, runtime: Runtime) -> Any:
             raise RedxError(f"ONNX Runtime cannot run this model ({reason}); choose --runtime torch.") from error
 
 
-def _export(module: BlockStates, file: Path) -> None:
+def _export(module: _BlockStates, file: Path) -> None:
     axes = {"tokens": {0: "texts", 1: "length"}, "states": {0: "texts", 1: "length"}}
     with warnings.catch_warnings(), torch.inference_mode(), redirect_stdout(StringIO()):
         warnings.simplefilter("ignore")  # the exporter warns of itself and of every constant
@@ -159,13 +159,13 @@ def _quantise(file: Path) -> Path:
     return small
 
 
-def _probe(module: BlockStates, texts: int, length: int) -> Tensor:
+def _probe(module: _BlockStates, texts: int, length: int) -> Tensor:
     """Return tokens that every model has, (N, T)."""
     words = min(100, int(getattr(module.model.config, "vocab_size", 100)))  # type: ignore[union-attr]
     return torch.arange(texts * length).view(texts, length) % words
 
 
-def _check_graph(module: BlockStates, plain: States, graph: States) -> None:
+def _check_graph(module: _BlockStates, plain: States, graph: States) -> None:
     """Raise `RedxError` where a graph computes something else than its model, as for other sizes than its own."""
     for size in PROBES:
         tokens = _probe(module, *size)
