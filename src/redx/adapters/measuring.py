@@ -6,7 +6,6 @@ positions of one window at a time. The router reads the mean hidden state of the
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from redx.adapters.composed import ComposedLM
 from redx.adapters.documents import Window
 from redx.adapters.routers import KeysRouter, TrainedRouter, running_mean
 from redx.adapters.shortlist import shortlist
+from redx.adapters.states import States, read_states
 from redx.composition.certificate import EPSILONS
 from redx.composition.confidence import LARGEST, contest
 from redx.composition.evaluation import certify
@@ -28,7 +28,6 @@ from redx.errors import RedxError
 from redx.io.progress import progress
 
 POSITIONS = 16  # whose scores exist at once
-TOGETHER = 4  # windows that run through the model at once
 RED = RULES["red"]
 
 
@@ -60,25 +59,6 @@ class Measured:
                 column = sums.setdefault(name, [])
                 column += [0.0] * (document + 1 - len(column))
                 column[document] += float(values.double().sum())
-
-
-@dataclass(frozen=True)
-class States:
-    """What the model gives for one window of T tokens.
-
-    Attributes
-    ----------
-    middle
-        The base's states after its middle block, (T, D).
-    final
-        The last states of every row, (R, T, D).
-    last
-        The logits of every row at the last position, (R, C).
-    """
-
-    middle: Tensor
-    final: Tensor
-    last: Tensor
 
 
 @dataclass(frozen=True)
@@ -183,7 +163,7 @@ def measure(
     rows = [None, *experts, *merges]
     measured = Measured()
     with progress(title, len(windows)) as advance:
-        for window, states in _read(composed, windows, rows):
+        for window, states in read_states(composed, windows, rows):
             measured.domains.append(window.domain)
             measured.tokens.append(len(window.tokens) - 1)
             found = []
@@ -198,27 +178,6 @@ def measure(
                 measured.thresholds.append(torch.cat(found))
             advance(1)
     return measured
-
-
-def _read(
-    composed: ComposedLM, windows: Sequence[Window], rows: Sequence[str | None]
-) -> Iterator[tuple[Window, States]]:
-    """Yield every window with its states; neighbours of equal length run through the model together."""
-    middle = composed.base.model.config.num_hidden_layers // 2
-    for _, alike in itertools.groupby(windows, key=lambda window: len(window.tokens)):
-        while group := list(itertools.islice(alike, TOGETHER)):
-            tokens = torch.stack([window.tokens[:-1] for window in group])  # (G, T)
-            output = composed.stack.forward(
-                list(rows) * len(group),
-                tokens.repeat_interleave(len(rows), 0),
-                output_hidden_states=True,
-                use_cache=False,
-                logits_to_keep=1,
-            )
-            for place, window in enumerate(group):
-                own = slice(place * len(rows), (place + 1) * len(rows))
-                states = output.hidden_states
-                yield window, States(states[middle][own][0].float(), states[-1][own], output.logits[own][:, -1])
 
 
 def _chunks(

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from redx.adapters.training import LoraTraining
 from redx.errors import RedxError
 from redx.schema import DEFAULT_RISK, ScoreName, StrictConfig
 
 ABOUT = "LoRA adapters of one language model as experts, trained or given (its own options: `redx run adapters --help`)"
 MERGES = ("linear", "cat", "ties", "dare_linear", "dare_ties")  # of peft
+
+
+class LoraTraining(StrictConfig):
+    """How an adapter is trained."""
+
+    rank: int = Field(default=8, ge=1, le=1024, description="rank of the adapters")
+    steps: int = Field(default=60, ge=1, le=100_000, description="training steps of an adapter")
+    batch: int = Field(default=4, ge=1, le=1024, description="blocks of text of a step")
+    tokens: int = Field(default=128, ge=8, le=8192, description="tokens of a block of text")
+    lr: float = Field(default=2e-3, gt=0, le=1, description="peak learning rate")
+    first_block: int = Field(default=0, ge=0, description="first block of the model that is adapted")
 
 
 class AdaptersConfig(StrictConfig):

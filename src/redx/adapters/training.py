@@ -7,30 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import Linear
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from redx.adapters.base import BaseLM
+from redx.adapters.settings import LoraTraining
 from redx.io.progress import progress
-from redx.schema import StrictConfig
 from redx.seeding import generator
 
 HEAD_ROWS = 64  # positions whose vocabulary-sized scores exist at once
 ALL_LINEAR = "all-linear"
-
-
-class LoraTraining(StrictConfig):
-    """How an adapter is trained."""
-
-    rank: int = Field(default=8, ge=1, le=1024, description="rank of the adapters")
-    steps: int = Field(default=60, ge=1, le=100_000, description="training steps of an adapter")
-    batch: int = Field(default=4, ge=1, le=1024, description="blocks of text of a step")
-    tokens: int = Field(default=128, ge=8, le=8192, description="tokens of a block of text")
-    lr: float = Field(default=2e-3, gt=0, le=1, description="peak learning rate")
-    first_block: int = Field(default=0, ge=0, description="first block of the model that is adapted")
 
 
 def train_adapter(base: BaseLM, blocks: Tensor, settings: LoraTraining, seed: int, title: str) -> tuple[Any, float]:

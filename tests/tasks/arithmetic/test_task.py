@@ -81,12 +81,15 @@ def test_the_presets_of_the_papers_have_their_settings(name: str) -> None:
             assert training.precision == ("float16" if config is few else "float32")
 
 
-def test_heads_and_residual_experts_of_a_weak_base_differ_only_in_what_they_learn() -> None:
+def test_heads_and_residual_experts_of_a_weak_base_differ_in_what_they_learn_and_for_how_long() -> None:
     for preset in ("quick", "default"):
         banks = get_preset("addition", preset).banks
         alike = [banks[BankId(*key)] for key in (("standalone", "plain"), ("pooled", "mlp"))]
         assert alike == [banks[PLAIN]] * 2
-        assert banks[BankId("standalone", "anchored")] == banks[BankId("residual", "anchored")]
+        residual, standalone = banks[BankId("residual", "anchored")], banks[BankId("standalone", "anchored")]
+        assert residual.training.epochs == 2 * standalone.training.epochs
+        longer = standalone.training.model_copy(update={"epochs": residual.training.epochs})
+        assert residual == standalone.model_copy(update={"training": longer})
 
 
 @pytest.mark.slow
