@@ -18,8 +18,7 @@ from redx.adapters.base import load_base
 from redx.adapters.checking import check_adapter
 from redx.adapters.composed import ComposedLM
 from redx.adapters.run import run_adapters
-from redx.adapters.settings import get_preset
-from redx.adapters.settings import LoraTraining
+from redx.adapters.settings import LoraTraining, get_preset
 from redx.adapters.training import save_adapter, train_adapter
 from redx.errors import RedxError
 
