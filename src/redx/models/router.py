@@ -83,7 +83,8 @@ class TrainedRouter:
     experts: tuple[str, ...]
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        return [name for name in names if name not in self.experts]
+        known = set(self.experts)
+        return [name for name in names if name not in known]
 
     def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
         if missing := self.missing(experts.names):
@@ -93,7 +94,10 @@ class TrainedRouter:
             )
         with torch.no_grad():
             gates = self.network(h.to(self.network.mean.device)).to(h.device)
-            return gates[:, [self.experts.index(name) for name in experts.names]]
+        if tuple(experts.names) == self.experts:
+            return gates
+        places = {name: place for place, name in enumerate(self.experts)}
+        return gates[:, [places[name] for name in experts.names]]
 
 
 class KeyRouter:
