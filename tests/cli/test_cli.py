@@ -9,7 +9,7 @@ import pytest
 
 import redx
 from helpers.commands import Ask, refused
-from redx.cli import app
+from redx.cli import PANELS, app
 
 COMMANDS = [(command.name or getattr(command.callback, "__name__", ""),) for command in app.registered_commands]
 
@@ -24,6 +24,15 @@ def test_every_command_has_help_with_an_example(ask: Ask, command: tuple[str, ..
     assert code == 0
     assert "Example" in out
     assert "--json" in out
+
+
+def test_help_shows_every_verb_once_and_run_first(ask: Ask) -> None:
+    groups = [group.name for group in app.registered_groups]
+    verbs = [name for names in PANELS.values() for name in names]
+    assert sorted(verbs) == sorted([*(name for (name,) in COMMANDS), *filter(None, groups)])
+    _, out, _ = ask("--help")
+    shown = [line.split()[1] for line in out.splitlines() if line.startswith("│ ") and line[2] not in " -"]
+    assert shown == verbs
 
 
 def test_light_commands_import_nothing_heavy() -> None:

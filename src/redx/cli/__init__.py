@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from redx import __version__
 from redx.cli import (
@@ -27,8 +28,34 @@ from redx.cli import (
 from redx.cli.common import say
 from redx.errors import RedxError
 
+PANELS = {  # how `redx --help` arranges the verbs
+    "Train": ("run", "sweep", "report", "list", "fetch", "data"),
+    "Ask": ("predict", "solve", "generate", "serve", "replay"),
+    "Measure and prove": ("evaluate", "certify", "calibrate", "check", "bench"),
+    "Change experts": ("experts", "router", "adapters"),
+    "Files and machine": ("export", "shrink", "inspect", "cache", "doctor"),
+}
+
+
+class VerbGroup(TyperGroup):
+    """The verbs in the order of `PANELS`, each under the heading of its panel."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all verbs, in the order that help shows."""
+        order = [name for names in PANELS.values() for name in names]
+        return sorted(super().list_commands(ctx), key=order.index)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a verb, which knows the heading that it stands under."""
+        command: Any = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
+        return command
+
+
 app = typer.Typer(
     name="redx",
+    cls=VerbGroup,
     help="Residual Expert Decomposition: train experts apart, compose them, certify them against any router.\n\n"
     "Every verb takes --debug to show the traceback of an error.",
     no_args_is_help=True,
