@@ -12,9 +12,8 @@ import torch
 import redx
 from helpers.commands import Ask
 from redx.adapters.check import check_mean, mean_bound
-from redx.adapters.report import is_adapters_run, verdict, write_report
+from redx.adapters.report import describe_gains, is_adapters_run, verdict, write_report
 from redx.composition.metrics import upper_bound
-from redx.report.tables import format_value
 
 
 @pytest.fixture
@@ -32,11 +31,14 @@ def test_report_is_written_again(finished: Path, ask: Ask) -> None:
     assert Path(json.loads(out)["report"]) == finished / "report.html"
     page, text = (finished / "report.html").read_text(), (finished / "report.md").read_text()
     assert (finished / "figures" / "certified.svg").is_file()
+    assert describe_gains(summary) in text
     for content in (page, text):
         assert verdict(summary) in content
         for way in ("base", "router", "any router", "merge cat"):
             for domain in summary["documents"]:
-                assert format_value(summary["ways"][way]["perplexity"][domain]) in content
+                assert f" {summary['ways'][way]['perplexity'][domain]:.2f} " in content.replace("<", " ").replace(
+                    ">", " "
+                )
         assert "redx run adapters --train --preset tiny" in content
         assert "parameters together" in content
     assert page.count("<table>") >= 6

@@ -18,6 +18,7 @@ from redx.report.page import publish
 
 MISFIT = "does not hold the settings of a run of adapters"
 AT_RISK = "certified at risk"
+MERGES = "RED with router against best merge"
 
 
 def is_adapters_run(folder: Path) -> bool:
@@ -111,15 +112,29 @@ def _tiles(summary: Summary) -> tuple[Tile, ...]:
 
 
 def _performance(summary: Summary) -> Section:
-    targets = {words: value for words, value in summary["targets"].items() if value is not None}
-    answer = "; ".join(f"{words}: {value:+.2%}" for words, value in targets.items())
     return Section(
         "Perplexity by domain",
         "Do composed adapters predict text better than the base and than peft's merges?",
-        f"{answer[:1].upper()}{answer[1:]}.",
+        describe_gains(summary),
         tables=(table(summary, "perplexity"),),
         more_tables=(table(summary, "accuracy"),),
     )
+
+
+def describe_gains(summary: Summary) -> str:
+    """Return in one sentence how the perplexities of adapters, RED and the best merge of peft compare."""
+    targets = summary["targets"]
+    gain, merge = targets["own adapter against base, smallest gain of a domain"], targets[MERGES]
+    beside_merge = "" if merge is None else f" and {_change(-merge)} that of peft's best merge"
+    return (
+        f"RED's mean perplexity is {_change(targets['RED with router against own adapter'])} that of the own adapters"
+        f"{beside_merge}; where it gains least, the own adapter's perplexity is {_change(-gain)} the base's."
+    )
+
+
+def _change(share: float) -> str:
+    """Return a relative change in words: 12.3 % below or above."""
+    return f"{abs(share):.1%} {'below' if share < 0 else 'above'}".replace("%", " %")
 
 
 def _certificates(summary: Summary) -> Section:

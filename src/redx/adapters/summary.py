@@ -142,9 +142,10 @@ def table(summary: dict[str, Any], figure: str) -> Table:
     order = [way for way in LABELS if way in ways]
     order += [way for way in ways if way.startswith("merge ")]
     order += [f"adapter {name}" for name in domains]
+    decimals = 2 if figure == "perplexity" else 4
     rows = []
     for way in order:
         if figure in ways[way]:
             values = ways[way][figure]
-            rows.append((way, *(values[name] for name in domains), values["mean"]))
+            rows.append((way, *(f"{values[name]:.{decimals}f}" for name in (*domains, "mean"))))
     return Table("", (figure, *domains, "mean"), tuple(rows))

@@ -40,11 +40,11 @@ def run_adapters(
     from pydantic import ValidationError
 
     from redx.adapters import run
+    from redx.adapters.report import describe_gains, verdict
     from redx.adapters.settings import AdaptersConfig, get_preset
     from redx.adapters.summary import table
     from redx.cli.values import read_folders
     from redx.errors import RedxError
-    from redx.report.tables import format_value
 
     folders = read_folders(adapter or [])
     if not folders and not train:
@@ -66,7 +66,7 @@ def run_adapters(
         return print_json(finished.summary)
     for figure in ("perplexity", "accuracy"):
         shown = table(finished.summary, figure)
-        show_table(list(shown.columns), [[format_value(cell) for cell in row] for row in shown.rows])
-    for words, value in finished.summary["targets"].items():
-        say(f"{words}: {'—' if value is None else f'{value:+.2%}'}")
+        show_table(list(shown.columns), [list(map(str, row)) for row in shown.rows])
+    say(describe_gains(finished.summary))
+    say(verdict(finished.summary))
     say(f"report: {finished.report}")
