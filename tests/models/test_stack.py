@@ -1,5 +1,6 @@
 """Stacked experts give what the loop over experts gives, whatever lies beside them."""
 
+import dataclasses
 import gc
 import itertools
 
@@ -13,7 +14,7 @@ from redx.models.base import Base
 from redx.models.encoder import FeatureEncoder, FeatureTrunk
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
-from redx.models.stack import SLOTS, Stack
+from redx.models.stack import SLOTS, Members, Stack
 from redx.seeding import generator
 
 PLAIN = BankId("residual", "plain")
@@ -122,14 +123,41 @@ def test_outputs_do_not_depend_on_neighbours_or_on_the_order_of_adding(examples:
         assert torch.equal(library.outputs(PLAIN, h), together)
 
 
-def test_only_chosen_outputs_are_computed() -> None:
-    library, h = make_library(6, SHAPES["lowrank"]), draw_features(50)
-    where = torch.rand(50, 6, generator=generator(1, "where")) < 0.3
-    where[:, 4] = False
+@pytest.mark.parametrize("examples", [0, 1, 50])
+def test_only_the_experts_that_are_asked_run(examples: int) -> None:
+    library, h = make_library(6, SHAPES["lowrank"]), draw_features(examples)
+    scores = torch.rand(examples, 6, generator=generator(1, "first"))
+    scores[:, 4] = -1  # nobody asks this one
+    first = scores.topk(2).indices
     for bank_id in library.banks:
-        chosen = library.outputs(bank_id, h, where)
-        assert not chosen[~where].any()
-        torch.testing.assert_close(chosen[where], library.outputs(bank_id, h)[where], rtol=1e-6, atol=1e-6)
+        values = library.first_outputs(bank_id, h, first)
+        expected = library.outputs(bank_id, h).gather(1, first[..., None].expand(-1, -1, 7))
+        assert values.shape == (examples, 2, 7)
+        torch.testing.assert_close(values, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("inner", [8, 64, 99])
+def test_single_outputs_have_the_bits_of_the_loop_in_any_size(inner: int) -> None:
+    base = make_base()
+    shape = BankConfig(shape="mlp", hidden=inner, depth=1)
+    base = dataclasses.replace(base, weight=base.weight[:, :1], bias=base.bias[:1])
+    experts = {f"e{index}": make_expert(f"e{index}", shape, base, index) for index in range(7)}
+    library = ExpertLibrary(experts, base, {PLAIN: shape}, TRAINED)
+    for examples in (*range(1, 30), 60, 130):
+        h = draw_features(examples)
+        assert torch.equal(library.outputs(PLAIN, h), loop(library, PLAIN, h))
+
+
+def test_chunks_grow_and_experts_run_across_them() -> None:
+    config, count = SHAPES["lowrank"], 3 * SLOTS
+    library, h = make_library(count, config), draw_features(20)
+    outputs = library.outputs(PLAIN, h)
+    chunks = {id(chunk): chunk.slots for chunk, _ in library._stacks._stacks[str(PLAIN)]._slots.values()}
+    assert sorted(chunks.values()) == [SLOTS, SLOTS, 2 * SLOTS]
+    assert torch.equal(outputs, loop(library, PLAIN, h))
+    first = torch.rand(20, count, generator=generator(2, "first")).topk(3).indices.sort(-1).values
+    expected = outputs.gather(1, first[..., None].expand(-1, -1, 7))
+    torch.testing.assert_close(library.first_outputs(PLAIN, h, first), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_adding_an_expert_copies_no_other() -> None:
@@ -156,8 +184,8 @@ def test_a_slot_is_used_again_when_its_expert_is_gone() -> None:
     gc.collect()
     new = make_expert("new", config, base, 5)
     assert stack.slot(new, new.bank(PLAIN, config, base)) == freed
-    outputs = torch.zeros(4, 2, base.outputs)
-    stack.run([freed, kept_slot], h, outputs)
+    assert stack.slot(kept, kept.bank(PLAIN, config, base)) == kept_slot
+    outputs = stack.run(Members([new, kept], [one.bank(PLAIN, config, base) for one in (new, kept)]), h)
     for column, expert in enumerate((new, kept)):
         assert torch.equal(outputs[:, column], run_bank(expert.bank(PLAIN, config, base), h)[:, 0])
 
@@ -165,9 +193,8 @@ def test_a_slot_is_used_again_when_its_expert_is_gone() -> None:
 def test_experts_of_several_shapes_run_side_by_side() -> None:
     base, h = make_base(), draw_features(9)
     experts = {name: make_expert(name, config, base, 1) for name, config in SHAPES.items()}
-    stack, outputs = Stack(), torch.zeros(9, 3, base.outputs)
     banks = [expert.bank(PLAIN, SHAPES[name], base) for name, expert in experts.items()]
-    stack.run([stack.slot(expert, bank) for expert, bank in zip(experts.values(), banks, strict=True)], h, outputs)
+    outputs = Stack().run(Members(list(experts.values()), banks), h)
     for column, bank in enumerate(banks):
         assert torch.equal(outputs[:, column], run_bank(bank, h)[:, 0])
 

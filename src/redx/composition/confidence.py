@@ -46,7 +46,12 @@ def _both(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
 
 
 def _gain(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
-    return _answer(base, residuals, claims) - answer_log_odds(base)[:, None]
+    examples, experts, classes = residuals.shape
+    logits = residuals.new_empty(examples, experts + 1, classes)  # of the base, then of the base with each expert
+    logits[:, 0] = base
+    torch.add(base[:, None], residuals, out=logits[:, 1:])
+    odds = answer_log_odds(logits)
+    return odds[:, 1:] - odds[:, :1]
 
 
 def _all(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
@@ -65,11 +70,11 @@ def contest(claims: Tensor) -> Tensor:
     """
     if not claims.shape[1]:
         return claims
-    every = torch.cat([claims, torch.zeros_like(claims[:, :1])], 1)  # (N, K + 1)
+    every = torch.nn.functional.pad(claims, (0, 1))  # (N, K + 1)
     total = every.logsumexp(-1, keepdim=True)
     first = every.argmax(-1, keepdim=True)
     without_first = every.scatter(1, first, -torch.inf).logsumexp(-1, keepdim=True)
-    others = total + torch.log1p(-(every - total).exp().clamp_max(0.75))  # all but the first have at most one half
+    others = total + torch.log1p(-(every - total).exp().clamp(0, 0.75))  # all but the first have at most one half
     others = others.scatter(1, first, without_first)
     return (every - others)[:, :-1]
 
@@ -88,7 +93,7 @@ SCORES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-def confidences(score: str, base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
+def confidences(score: str, base: Tensor, residuals: Tensor, claims: Tensor, columns: Tensor | None = None) -> Tensor:
     """Return the confidence of every expert on every example.
 
     Parameters
@@ -102,11 +107,13 @@ def confidences(score: str, base: Tensor, residuals: Tensor, claims: Tensor) -> 
         Residuals of the experts, (N, K, C).
     claims
         Ownership scores of the experts, (N, K): log-odds that an example belongs to the expert's domain.
+    columns
+        Where residuals are those of some experts alone, (N, T, C): their columns among the claims, (N, T).
 
     Returns
     -------
     Tensor
-        Confidences of shape (N, K).
+        Confidences of shape (N, K), or (N, T).
 
     Examples
     --------
@@ -116,4 +123,9 @@ def confidences(score: str, base: Tensor, residuals: Tensor, claims: Tensor) -> 
     """
     if score not in SCORES:
         raise RedxError(f"There is no score {score!r}; choose one of {', '.join(SCORES)}.")
-    return SCORES[score](base, residuals, claims.clamp(-LARGEST, LARGEST))
+    claims = claims.clamp(-LARGEST, LARGEST)
+    if columns is None:
+        return SCORES[score](base, residuals, claims)
+    if score == "contest":  # all of them compete, also those without residuals
+        return contest(claims).gather(1, columns) + _gain(base, residuals, claims)
+    return SCORES[score](base, residuals, claims.gather(1, columns))

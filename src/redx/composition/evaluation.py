@@ -67,6 +67,8 @@ def predict(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     tensor([1])
     """
     predictions = [predicted_classes(compose(rule, part, weights[rows])) for rows, part in parts.chunks()]
+    if len(predictions) == 1:
+        return predictions[0]
     return torch.cat(predictions) if predictions else parts.labels
 
 

@@ -6,6 +6,7 @@ the same letters for axes: N examples, D features, K experts, C classes, R rank 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
@@ -106,9 +107,14 @@ class Parts:
                     f"Parts.{name} has shape {actual}, but residuals of shape {tuple(self.residuals.shape)} "
                     f"need {expected}; all five tensors must describe the same examples."
                 )
+        self._check_confidences()
+
+    def _check_confidences(self) -> None:
         if self.confidences is not None:
-            if self.confidences.shape != self.gates.shape or bool(self.confidences.isnan().any()):
-                raise RedxError(f"Parts.confidences must be numbers of shape {(examples, experts)}, like the gates.")
+            if self.confidences.shape != self.gates.shape or _has_nan(self.confidences):
+                raise RedxError(
+                    f"Parts.confidences must be numbers of shape {tuple(self.gates.shape)}, like the gates."
+                )
         elif self.cutoffs is not None:
             raise RedxError("Parts with cut-offs need confidences to compare with them; give both or neither.")
 
@@ -149,6 +155,12 @@ class Parts:
             return self
         active = self.confidences > getattr(self.cutoffs, region)  # (N, K)
         return self._derived(residuals=self.residuals * active[..., None], cutoffs=None)
+
+    def with_confidences(self, confidences: Tensor, cutoffs: Cutoffs | None) -> Parts:
+        """Return the record with other confidences, (N, K), and cut-offs; only these are checked."""
+        parts = self._derived(confidences=confidences, cutoffs=cutoffs)
+        parts._check_confidences()
+        return parts
 
     def only(self, rows: slice | Tensor) -> Parts:
         """Return the record of some of the examples.
@@ -205,6 +217,9 @@ class Parts:
         """
         _, experts, classes = self.residuals.shape
         step = max(1, numbers // max(1, experts * classes))
+        if 0 < len(self) <= step:
+            yield slice(0, len(self)), self
+            return
         for start in range(0, len(self), step):
             rows = slice(start, start + step)
             yield rows, self.only(rows)
@@ -212,7 +227,12 @@ class Parts:
 
 def _is_finite(tensor: Tensor) -> bool:
     """Return whether all values are finite: one pass where their sum is, since NaN and infinity carry over to a sum."""
-    return bool(tensor.sum().isfinite()) or bool(tensor.isfinite().all())
+    return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    """Return whether a value is NaN: one pass where the sum of all of them is a number."""
+    return math.isnan(tensor.sum().item()) and bool(tensor.isnan().any())
 
 
 def predicted_classes(scores: Tensor) -> Tensor:

@@ -234,7 +234,7 @@ def compose(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
 
 def mix(rule: Rule, base: Tensor, residuals: Tensor, weights: Tensor) -> Tensor:
     """Return the scores of the composed answers, from what the rule has read already: (N, C), (N, K, C), (N, K)."""
-    scores = torch.einsum("nk,nkc->nc", weights, residuals)  # (N, C)
+    scores = torch.bmm(weights[:, None], residuals)[:, 0]  # (N, C)
     if rule.keeps_base:
         return base + scores
     no_expert = ~weights.any(-1, keepdim=True)  # (N, 1)

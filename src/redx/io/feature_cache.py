@@ -80,6 +80,7 @@ class FeatureCache:
         self.max_shard_bytes, self.max_shard_texts = max_shard_bytes, max_shard_texts
         self._shards: dict[str, numpy.ndarray] = {}  # shard name to its rows, (R, D), memory-mapped
         self._index = numpy.empty(0, INDEX_DTYPE)  # entries of all shards, sorted by key
+        self._keys = self._index["key"]
         self._shard_numbers = numpy.empty(0, numpy.int64)  # the shard of each entry of the index
         self._listed: int | None = None  # when the folder was last changed, as it was when its shards were listed
         self._check_info()
@@ -194,14 +195,17 @@ class FeatureCache:
         keys = _hash_texts(texts)
         if not len(self._index):
             return numpy.full(len(keys), -1)
-        entries = self._index["key"].searchsorted(keys).clip(max=len(self._index) - 1)
-        return numpy.where(self._index["key"][entries] == keys, entries, -1)
+        entries = numpy.minimum(self._keys.searchsorted(keys), len(self._index) - 1)
+        return numpy.where(self._keys[entries] == keys, entries, -1)
 
     def _read_new_shards(self) -> None:
         """Read the index of every shard that this or another process has added since the last call."""
         import numpy
 
-        changed = self.folder.stat().st_mtime_ns if self.folder.is_dir() else None
+        try:
+            changed = os.stat(self.folder).st_mtime_ns
+        except FileNotFoundError:
+            changed = None
         if changed is not None and changed == self._listed and time.time_ns() - changed > SETTLED:
             return
         self._listed = changed
@@ -218,6 +222,7 @@ class FeatureCache:
         index = numpy.concatenate(indices)
         order = index["key"].argsort(kind="stable")  # of equal keys, the one that was read first stays first
         self._index, self._shard_numbers = index[order], numpy.concatenate(numbers)[order]
+        self._keys = numpy.ascontiguousarray(self._index["key"])
 
     def _open_shard(self, name: str) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Return the index of a shard and its memory-mapped rows."""

@@ -23,7 +23,7 @@ from redx.models.calibration import Calibration
 from redx.models.classes import add_floor
 from redx.models.controlled import Inputs, RiskControlled
 from redx.models.explanation import Explanation as Explanation  # part of the interface of this module
-from redx.models.library import CLOSED_GATE, ExpertLibrary, order_domains
+from redx.models.library import ExpertLibrary, order_domains
 from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
 
 
@@ -169,14 +169,20 @@ class Model(RiskControlled):
         """
         fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
         outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
-        with torch.no_grad():
-            logits = self.experts.extended_base.classify(h) / self.info.unit
         gates = self.gates(h, bank_id)
-        parts = Parts(logits, outputs / self.info.unit, gates[:, : outputs.shape[1]], labels, domains)
+        parts = Parts(self._base_logits(h), self._in_units(outputs), gates[:, : outputs.shape[1]], labels, domains)
         parts = self._with_gain(parts, bank_id)
         if not self._has_control(bank_id):
             return parts
-        return self._controlled(parts, h, self.experts, gates if self._routes_by_keys(bank_id) else None)
+        return self._controlled(parts, gates if self._routes_by_keys(bank_id) else self.experts.claims(h))
+
+    def _base_logits(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._in_units(self.experts.extended_base.classify(h))
+
+    def _in_units(self, outputs: Tensor) -> Tensor:
+        """Return outputs of networks in the units of the answers."""
+        return outputs if self.info.unit == 1 else outputs / self.info.unit
 
     def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
         """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
@@ -221,28 +227,27 @@ class Model(RiskControlled):
             predicted = predict(rule, parts, rule.weights(parts))
         else:
             predicted = self._predict_sparse(h, rule, bank_id, top)
-        strange = self.are_strange(h, abstain).tolist() if abstain is not None else [False] * len(predicted)
-        return [None if odd else self._label(index) for index, odd in zip(predicted.tolist(), strange, strict=True)]
+        classes, answers = self.classes, predicted.tolist()
+        answers = [classes[index] for index in answers] if classes else answers
+        if abstain is None:
+            return answers
+        strange = self.are_strange(h, abstain).tolist()
+        return [None if odd else answer for answer, odd in zip(answers, strange, strict=True)]
 
     def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
         if not 1 <= top <= len(self.experts):
             raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
         gates = self.gates(h, bank_id)
-        first = gates.topk(top, -1).indices  # (N, top)
-        used = first.unique()  # columns that any example needs
-        names = [self.experts.names[index] for index in used.tolist()]
-        chosen = torch.zeros_like(gates, dtype=torch.bool).scatter_(1, first, True)[:, used]
-        library = self.experts.subset(names)
-        parts = Parts(
-            self.experts.extended_base.classify(h) / self.info.unit,
-            library.outputs(bank_id, h, chosen) / self.info.unit,
-            gates[:, used].masked_fill(~chosen, CLOSED_GATE),
-            unknown := torch.full((len(h),), -1),
-            unknown,
-        )
-        parts = self._with_gain(parts, bank_id, chosen)
+        first = gates.topk(top, -1, sorted=False).indices.sort(-1).values  # (N, top), in the order of the experts
+        used, places = first.unique(return_inverse=True)  # columns that any example needs, and each one's among them
+        library = self.experts.at(used.tolist())
+        outputs = self._in_units(library.first_outputs(bank_id, h, places))
+        unknown = torch.full((len(h),), -1)
+        parts = Parts(self._base_logits(h), outputs, gates.gather(1, first), unknown, unknown)
+        parts = self._with_gain(parts, bank_id)
         if self._has_control(bank_id):
-            parts = self._controlled(parts, h, library, gates[:, used] if self._routes_by_keys(bank_id) else None)
+            claims = gates[:, used] if self._routes_by_keys(bank_id) else library.claims(h)
+            parts = self._controlled(parts, claims, places)
         return predict(rule, parts, rule.weights(parts))
 
     def explain(self, inputs: Inputs) -> list[Explanation]:

@@ -19,7 +19,7 @@ from redx.errors import RedxError
 from redx.models.banks import Bank
 from redx.models.base import Base
 from redx.models.calibration import Calibration, calibrate
-from redx.models.library import CLOSED_GATE, ExpertLibrary
+from redx.models.library import ExpertLibrary
 from redx.models.router import KEYS, TrainedRouter
 
 Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
@@ -45,24 +45,21 @@ class RiskControlled:
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
 
-    def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary, claims: Tensor | None = None) -> Parts:
-        """Return the record with the confidences of these experts, whose claims may be known, and the cut-offs."""
+    def _controlled(self, parts: Parts, claims: Tensor, columns: Tensor | None = None) -> Parts:
+        """Return the record with confidences and cut-offs, given the experts' claims; `columns` as in `confidences`."""
         calibration = self.calibrated()
-        claims = library.claims(h) if claims is None else claims
-        sure = confidences(calibration.score, parts.base, parts.residuals, claims)
-        return replace(parts, confidences=sure, cutoffs=calibration.cutoffs)
+        sure = confidences(calibration.score, parts.base, parts.residuals, claims, columns)
+        return parts.with_confidences(sure, calibration.cutoffs)
 
-    def _with_gain(self, parts: Parts, bank_id: BankId, chosen: Tensor | None = None) -> Parts:
+    def _with_gain(self, parts: Parts, bank_id: BankId) -> Parts:
         """Return the record with gates of `keys` that also count what each expert gains over the base.
 
-        Only where experts bring classes: the others have never seen examples of those, and may claim them. Gates of
-        experts that are not `chosen`, (N, K), stay closed.
+        Only where experts bring classes: the others have never seen examples of those, and may claim them.
         """
         by_keys = self.routing == KEYS or self.router is None
         if not self.experts.new_classes or not by_keys or not bank_id.corrects_base or bank_id in self.fixed:
             return parts
-        gates = confidences("all", parts.base, parts.residuals, parts.gates)
-        return replace(parts, gates=gates if chosen is None else gates.masked_fill(~chosen, CLOSED_GATE))
+        return replace(parts, gates=confidences("all", parts.base, parts.residuals, parts.gates))
 
     def calibrated(self) -> Calibration:
         """Return the calibration for the experts that the model has now.

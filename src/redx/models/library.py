@@ -22,8 +22,7 @@ from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base, place_columns, union_of_new_classes
 from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
-from redx.models.ownership import OwnershipScorer
-from redx.models.stack import Stacks
+from redx.models.stack import Members, Owners, Stacks
 
 CLOSED_GATE = -1e9  # the gate of an expert that claims nothing: its softmax weight is exactly zero beside any other
 CUTOFF_MARGIN = 1e-4  # relative margin that `with_raised_cutoffs` adds to calibration scores
@@ -46,6 +45,11 @@ class ExpertLibrary:
         Computes the fingerprint of the base, which experts from outside must match.
     classes
         The classes of the base; experts may bring others.
+
+    Attributes
+    ----------
+    names
+        The experts' names, in order.
 
     Examples
     --------
@@ -70,11 +74,6 @@ class ExpertLibrary:
         self.base, self.banks, self.ownership = base, banks, ownership
         self._compute_fingerprint, self._fingerprint = fingerprint, None
         self._stacks = Stacks()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The experts' names, in order."""
-        return tuple(self._experts)
 
     def __len__(self) -> int:
         return len(self._experts)
@@ -169,15 +168,32 @@ class ExpertLibrary:
 
     def subset(self, names: Sequence[str]) -> ExpertLibrary:
         """Return a library of these experts alone; nothing is copied."""
-        experts = {name: self[name] for name in names}
-        library = ExpertLibrary(experts, self.base, self.banks, self.ownership, self._compute_fingerprint, self.classes)
+        return self._part({name: self[name] for name in sorted(names, key=natural_order)})
+
+    def at(self, columns: Sequence[int]) -> ExpertLibrary:
+        """Return a library of the experts in these columns, which ascend; nothing is copied."""
+        experts = list(self)
+        return self._part({self.names[column]: experts[column] for column in columns})
+
+    def _part(self, experts: dict[str, Expert]) -> ExpertLibrary:
+        """Return a library of some of the experts, given in natural order."""
+        library = ExpertLibrary({}, self.base, self.banks, self.ownership, self._compute_fingerprint, self.classes)
+        library._experts = experts
+        library._forget()
         library._new_classes = self.new_classes  # the columns are those of the whole
         library._stacks = self._stacks
         return library
 
     def _set(self, experts: dict[str, Expert]) -> None:
         self._experts = {name: experts[name] for name in sorted(experts, key=natural_order)}
+        self._forget()
+
+    def _forget(self) -> None:
+        """Forget what was derived from the experts."""
+        self.names = tuple(self._experts)
         self._new_classes: tuple[str, ...] | None = None
+        self._found: dict[tuple[BankId, tuple[int, ...] | None], Members] = {}
+        self._owners: dict[tuple[int, ...] | None, Owners] = {}
 
     def _check_free(self, name: str, taken: Sequence[str]) -> None:
         """Refuse a name that another expert has, or that some disks cannot tell from another's."""
@@ -208,7 +224,7 @@ class ExpertLibrary:
 
     # --- outputs
 
-    def outputs(self, bank_id: BankId, h: Tensor, where: Tensor | None = None) -> Tensor:
+    def outputs(self, bank_id: BankId, h: Tensor) -> Tensor:
         """Return the outputs of every expert in a bank.
 
         Parameters
@@ -217,8 +233,6 @@ class ExpertLibrary:
             The bank to run.
         h
             Features of shape (N, E).
-        where
-            Mask of shape (N, K): compute only these outputs and leave the others zero.
 
         Returns
         -------
@@ -227,51 +241,82 @@ class ExpertLibrary:
             inactive.
         """
         new_classes, known, config = self.new_classes, self.base.known, self.banks[bank_id]
-        if where is None and not new_classes and len(self):  # all experts have outputs alike
-            outputs = h.new_zeros(len(h), len(self), known)
-            banks = [expert.bank(bank_id, config, self.base) for expert in self]
-            self._stacks.fill(outputs, str(config.of or bank_id), list(self), banks, h, None)
-            return outputs * self.active(h)[..., None] if config.owned else outputs
-        outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
-        if where is not None and not bool(where.any(0).all()):  # experts that no example needs are not even read
-            used = where.any(0).nonzero()[:, 0].tolist()
-            some = self.subset([self.names[index] for index in used])
-            outputs[:, used] = some.outputs(bank_id, h, where[:, used])
-            return outputs
-        for own, columns in self._by_new_classes().items():
-            experts, chosen = self._columns(columns, where)
-            banks = [expert.bank(bank_id, config, self.base) for expert in experts]
-            values = h.new_zeros(len(h), len(columns), known + len(own))
-            self._stacks.fill(values, str(config.of or bank_id), experts, banks, h, chosen)
-            placed = place_columns(values, known, own, new_classes, residual=bank_id.corrects_base)
-            outputs[:, columns] = placed if chosen is None else placed * chosen[..., None]
-        if config.owned:
-            outputs *= self.active(h, where=where)[..., None]
-        return outputs
+        name = str(config.of or bank_id)
+        if not new_classes and len(self):  # all experts have outputs alike
+            outputs = self._stacks.run(name, self._members(bank_id), h)
+        else:
+            outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
+            for own, columns in self._by_new_classes().items():
+                values = self._stacks.run(name, self._members(bank_id, columns), h)
+                outputs[:, columns] = place_columns(values, known, own, new_classes, residual=bank_id.corrects_base)
+        return outputs * self.active(h)[..., None] if config.owned else outputs
+
+    def first_outputs(self, bank_id: BankId, h: Tensor, first: Tensor) -> Tensor:
+        """Return the outputs of the experts that each example asks; each reads only the examples that ask it.
+
+        Parameters
+        ----------
+        bank_id
+            The bank to run.
+        h
+            Features of shape (N, E).
+        first
+            Columns of the experts, (N, T).
+
+        Returns
+        -------
+        Tensor
+            What `outputs` has in these columns, (N, T, C).
+        """
+        if not len(h):
+            return h.new_zeros(*first.shape, self.extended_base.outputs)
+        if self.new_classes:  # then experts have outputs of several widths
+            return self.outputs(bank_id, h).gather(1, first[..., None].expand(-1, -1, self.extended_base.outputs))
+        config = self.banks[bank_id]
+        outputs = self._stacks.run(str(config.of or bank_id), self._members(bank_id), h, first)
+        return outputs * self.active(h).gather(1, first)[..., None] if config.owned else outputs
 
     def claims(self, h: Tensor) -> Tensor:
         """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""
         if not len(self):
             return h.new_zeros(len(h), 0)
-        claims = h.new_zeros(len(h), len(self))
-        for columns in self._by_new_classes().values():
-            experts, _ = self._columns(columns)
-            claims[:, columns] = self._stacks.claims(experts, self._scorers(experts), h)
+        if self.new_classes:
+            claims = h.new_zeros(len(h), len(self))
+            for columns in self._by_new_classes().values():
+                claims[:, columns] = self._stacks.claims(self._scorers(columns), h)
+        else:
+            claims = self._stacks.claims(self._scorers(), h)
         return claims.nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
 
-    def active(self, h: Tensor, alpha: float | None = None, where: Tensor | None = None) -> Tensor:
-        """Return where each expert's score exceeds its cut-off: (N, E) to (N, K); with `where`, only there."""
+    def active(self, h: Tensor, alpha: float | None = None) -> Tensor:
+        """Return where each expert's score exceeds its cut-off: (N, E) to (N, K)."""
         alpha = alpha or self.ownership.alpha
         active = torch.zeros(len(h), len(self), dtype=torch.bool, device=h.device)
         for columns in self._by_new_classes().values():
-            experts, chosen = self._columns(columns, where)
-            scorers = self._scorers(experts)
-            cutoffs = torch.tensor([scorer.cutoff(alpha) for scorer in scorers], device=h.device)
-            active[:, columns] = self._stacks.scores(experts, scorers, h, chosen) > cutoffs
+            owners = self._scorers(columns)
+            cutoffs = torch.tensor([scorer.cutoff(alpha) for scorer in owners.scorers], device=h.device)
+            active[:, columns] = self._stacks.scores(owners, h) > cutoffs
         return active
 
-    def _scorers(self, experts: Sequence[Expert]) -> list[OwnershipScorer]:
-        return [expert.ownership(self.ownership, self.base) for expert in experts]
+    def _members(self, bank_id: BankId, columns: Sequence[int] | None = None) -> Members:
+        """Return the experts in these columns, all by default, with their networks in a bank; looked up once."""
+        key = bank_id, None if columns is None else tuple(columns)
+        if key not in self._found:
+            experts, config = self._in_columns(columns), self.banks[bank_id]
+            self._found[key] = Members(experts, [expert.bank(bank_id, config, self.base) for expert in experts])
+        return self._found[key]
+
+    def _scorers(self, columns: Sequence[int] | None = None) -> Owners:
+        """Return the ownership scores of the experts in these columns, all by default; looked up once."""
+        key = None if columns is None else tuple(columns)
+        if key not in self._owners:
+            experts = self._in_columns(columns)
+            self._owners[key] = Owners(experts, [expert.ownership(self.ownership, self.base) for expert in experts])
+        return self._owners[key]
+
+    def _in_columns(self, columns: Sequence[int] | None) -> list[Expert]:
+        experts = list(self)
+        return experts if columns is None else [experts[column] for column in columns]
 
     def _by_new_classes(self) -> dict[tuple[str, ...], list[int]]:
         """Return the columns of the experts by the new classes that they bring, since these have outputs alike."""
@@ -279,11 +324,6 @@ class ExpertLibrary:
         for index, expert in enumerate(self):
             columns.setdefault(expert.new_classes, []).append(index)
         return columns
-
-    def _columns(self, columns: list[int], where: Tensor | None = None) -> tuple[list[Expert], Tensor | None]:
-        """Return the experts in these columns, and where they are chosen, (N, k)."""
-        experts = list(self)
-        return [experts[index] for index in columns], None if where is None else where[:, columns]
 
     def stacked_bank(self, bank_id: BankId) -> Bank:
         """Return the experts of a bank as one stack, to train or to average them."""

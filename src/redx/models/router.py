@@ -87,14 +87,15 @@ class TrainedRouter:
         return [name for name in names if name not in known]
 
     def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
-        if missing := self.missing(experts.names):
+        in_order = experts.names == self.experts
+        if not in_order and (missing := self.missing(experts.names)):
             raise RedxError(
                 f"The router has no gate for the expert {missing[0]!r}, for its width is fixed; retrain it with "
                 "`redx router train RUN`, or route by the experts' own scores (--router keys)."
             )
         with torch.no_grad():
-            gates = self.network(h.to(self.network.mean.device)).to(h.device)
-        if tuple(experts.names) == self.experts:
+            gates = self.network.forward(h.to(self.network.mean.device)).to(h.device)
+        if in_order:
             return gates
         places = {name: place for place, name in enumerate(self.experts)}
         return gates[:, [places[name] for name in experts.names]]

@@ -1,14 +1,18 @@
 """Stacked experts: all experts of one shape run as two batched products.
 
-Experts of one shape lie in chunks of 64 slots. A new expert is copied into a free slot, so the others are not touched.
+Experts of one shape lie in chunks of 64 slots or more: a new chunk has as many as all before it. A new expert is copied
+into a free slot, so the others are not touched.
 `V_k W_c` of a low-rank expert is multiplied once, when the expert gets its slot. Only the experts that are asked run.
 
 Bits. The product of every expert is a matrix product of its own inside the batch, over the same sums in the same order
-as that expert alone, so an output depends neither on the slot nor on the neighbours. Two exceptions were measured. With
-several threads a batch of one matrix runs through another kernel where there are few examples, so a lone expert then
-runs beside a copy of itself. A last layer with a single output runs through another kernel as well, so it runs expert
-by expert. With one thread all outputs equal those of the loop over experts bit for bit; with several threads those of a
-single example may differ by rounding.
+as that expert alone, so an output depends neither on the slot nor on the neighbours. Three exceptions were measured. On
+some processors a product depends on where its operands begin in memory, so every slot begins at a multiple of 64 bytes,
+as the tensors of an expert alone do. With several threads a batch of one matrix runs through another kernel where there
+are few examples, so a lone expert then runs beside a copy of itself. A last layer with a single output runs through
+another kernel as well, so it runs expert by expert, unless it is so small that torch multiplies it in a plain loop,
+alone as in a batch. With one thread all outputs equal those of the loop over experts bit for bit; with several threads
+those of a single example may differ by rounding. Where examples ask only some experts, an expert reads other numbers of
+examples at a time, so outputs equal those of all experts to 1e-6.
 """
 
 from __future__ import annotations
@@ -26,7 +30,9 @@ from redx.models.banks import ROWS, Bank, LowRankBank
 from redx.models.expert import Expert
 from redx.models.ownership import OwnershipScorer, mask_agreement, own_class_score
 
-SLOTS = 64  # experts of a chunk
+SLOTS = 64  # experts of the first chunk
+ALIGNMENT = 64  # bytes
+LOOP = 400  # multiplications of a product below which torch runs it in a loop of its own, alone or in a batch
 FEW = 16  # examples below which a batch of one matrix may run through another kernel
 VALUES = 2**22  # values of an intermediate result, (K, N, R) or (K, N, C), that are computed at once
 
@@ -57,20 +63,21 @@ class _Layers:
 
 
 class _Chunk:
-    """Up to 64 experts of one shape, each in a slot of tensors that are allocated once."""
+    """Experts of one shape, each in a slot of tensors that are allocated once."""
 
-    def __init__(self, like: _Layers) -> None:
-        self.scale, self.activation, self.used = like.scale, like.activation, 0
-        self.weights = [weight.new_zeros(SLOTS, *weight.shape[1:]) for weight in like.weights]
-        self.biases = [None if bias is None else bias.new_zeros(SLOTS, *bias.shape[1:]) for bias in like.biases]
-        self.free = list(range(SLOTS - 1, -1, -1))
-        self.dtype, self.device = self.weights[0].dtype, self.weights[0].device
+    def __init__(self, like: _Layers, slots: int = SLOTS) -> None:
+        self.scale, self.activation = like.scale, like.activation
+        self._flat = [_aligned(slots, weight[0].numel(), weight) for weight in like.weights]
+        shapes = [weight.shape[1:] for weight in like.weights]
+        self.weights = [_unflatten(flat, *shape) for flat, shape in zip(self._flat, shapes, strict=True)]
+        self.biases = [None if bias is None else bias.new_empty(slots, *bias.shape[1:]) for bias in like.biases]
+        self.free = list(range(slots - 1, -1, -1))
+        self.slots, self.dtype, self.device = slots, self.weights[0].dtype, self.weights[0].device
         self.width = max(max(weight.shape[1:]) for weight in self.weights)
 
     def put(self, layers: _Layers) -> int:
         """Copy one expert into a free slot and return the slot."""
         slot = self.free.pop()
-        self.used = max(self.used, slot + 1)
         for target, source in zip([*self.weights, *self.biases], [*layers.weights, *layers.biases], strict=True):
             if target is not None and source is not None:
                 target[slot] = source[0]
@@ -89,21 +96,88 @@ class _Chunk:
             chosen = torch.tensor(slots)
         last = len(self.weights) - 1
         for layer, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
-            weight, bias = weights[chosen], None if biases is None else biases[chosen]
-            single = layer == last and weight.shape[2] == 1
+            weight = (
+                weights[chosen]
+                if isinstance(chosen, slice)
+                else _unflatten(self._flat[layer][chosen], *weights.shape[1:])
+            )
+            bias = None if biases is None else biases[chosen]
+            single = layer == last and weight.shape[2] == 1 and x.shape[1] * x.shape[2] >= LOOP
             x = (_expert_by_expert if single else _product)(bias, x, weight)
-            x = self.activation(x) if layer < last else x
-        return (self.scale * x)[:count].to(device)
+            x = self.activation(x.contiguous()) if layer < last else x  # gelu has other bits where it is not
+        x = x if self.scale == 1 else self.scale * x
+        return (x if len(x) == count else x[:count]).to(device)
+
+
+def _aligned(slots: int, size: int, like: Tensor) -> Tensor:
+    """Return memory for tensors of one size, each beginning at a multiple of 64 bytes: (slots, padded size)."""
+    step = ALIGNMENT // like.element_size()
+    return like.new_empty(slots, -(-size // step) * step)
+
+
+def _unflatten(flat: Tensor, rows: int, columns: int) -> Tensor:
+    """Return the tensors that lie in such memory: (slots, padded size) to (slots, rows, columns)."""
+    return flat.as_strided((len(flat), rows, columns), (flat.shape[1], columns, 1))
 
 
 def _product(bias: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
-    return x @ weight if bias is None else torch.baddbmm(bias, x, weight)
+    rows, columns = x.shape[1], weight.shape[2]
+    out = _unflatten(_aligned(len(weight), rows * columns, x), rows, columns)
+    return torch.bmm(x, weight, out=out) if bias is None else torch.baddbmm(bias, x, weight, out=out)
 
 
 def _expert_by_expert(bias: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
     count = len(weight)
     biases = [None] * count if bias is None else bias.split(1)
-    return torch.cat([_product(*one) for one in zip(biases, x.split(1), weight.split(1), strict=True)])
+    own = [part.clone() for part in x.split(1)]  # a copy begins at a multiple of 64 bytes
+    return torch.cat([_product(*one) for one in zip(biases, own, weight.split(1), strict=True)])
+
+
+Groups = dict[_Chunk, list[tuple[int, int]]]  # columns and slots by chunk
+
+
+class Members:
+    """Experts that run together, with their networks in one bank, and the slots that they were last found in.
+
+    Parameters
+    ----------
+    experts
+        The experts, in the order of their columns.
+    banks
+        The network of each of them.
+    """
+
+    def __init__(self, experts: Sequence[Expert], banks: Sequence[Bank]) -> None:
+        self.experts, self.banks = experts, banks
+        self._tensors = [bank.down if isinstance(bank, LowRankBank) else bank.weights[0] for bank in banks]
+        self._found: tuple[torch.dtype, list[torch.device], Groups] | None = None
+
+    def groups(self, stack: Stack, dtype: torch.dtype) -> Groups:
+        """Return columns and slots by chunk; they are looked up again where networks were moved or converted."""
+        devices, found = [tensor.device for tensor in self._tensors], self._found
+        if found is None or found[:2] != (dtype, devices):
+            pairs = zip(self.experts, self.banks, strict=True)
+            groups = _by_chunk([stack.slot(expert, bank, dtype) for expert, bank in pairs])
+            found = self._found = dtype, devices, groups
+        return found[2]
+
+
+class Owners(Members):
+    """Experts that run together, with their ownership scores; `classes` marks those of each expert, (K, C).
+
+    Parameters
+    ----------
+    experts
+        The experts, in the order of their columns.
+    scorers
+        The ownership score of each of them.
+    """
+
+    def __init__(self, experts: Sequence[Expert], scorers: Sequence[OwnershipScorer]) -> None:
+        super().__init__(experts, [scorer.scorer for scorer in scorers])
+        self.scorers, self.base = scorers, scorers[0].base
+        own = [scorer.classes for scorer in scorers if scorer.classes is not None]
+        self.classes = torch.cat(own) if own else None  # None where the scores do not depend on classes
 
 
 class Stack:
@@ -122,14 +196,25 @@ class Stack:
         chunks = self._chunks.setdefault(layers.shape, [])
         chunk = next((chunk for chunk in chunks if chunk.free), None)
         if chunk is None:
-            chunks.append(chunk := _Chunk(layers))
+            chunks.append(chunk := _Chunk(layers, max(SLOTS, sum(chunk.slots for chunk in chunks))))
         self._slots[expert] = chunk, slot = chunk, chunk.put(layers)
         weakref.finalize(expert, chunk.free.append, slot).atexit = False
         return chunk, slot
 
-    def run(self, slots: Sequence[tuple[_Chunk, int]], h: Tensor, outputs: Tensor) -> None:
-        """Write the outputs of experts for the same examples, (N, E), to (N, K, C)."""
-        for chunk, members in _by_chunk(slots).items():
+    def run(self, members: Members, h: Tensor) -> Tensor:
+        """Return the outputs of experts for the same examples, (N, E) to (N, K, C)."""
+        groups, count = members.groups(self, h.dtype), len(members.experts)
+        chunk, placed = next(iter(groups.items()))
+        if len(groups) == 1 and chunk.width * len(h) * count <= VALUES and _in_order(placed):  # all of them at once
+            values = chunk.run([slot for _, slot in placed], h.expand(count, *h.shape))
+            return values.transpose(0, 1).contiguous()
+        outputs = h.new_empty(len(h), count, chunk.weights[-1].shape[2])
+        self._run_in_pieces(groups, h, outputs)
+        return outputs
+
+    def _run_in_pieces(self, groups: Groups, h: Tensor, outputs: Tensor) -> None:
+        """Write the outputs of experts, so many experts and examples at a time that little memory is used."""
+        for chunk, members in groups.items():
             for start in range(0, len(h), ROWS):
                 rows = h[start : start + ROWS]
                 count = max(1, VALUES // (chunk.width * max(1, len(rows))))  # experts that run at once
@@ -139,20 +224,35 @@ class Stack:
                     columns = _slice_or_list([column for column, _ in some])
                     outputs[start : start + ROWS, columns] = values.transpose(0, 1)
 
-    def run_chosen(self, slots: Sequence[tuple[_Chunk, int]], h: Tensor, where: Tensor, outputs: Tensor) -> None:
-        """Write the outputs of experts where they are chosen, (N, K); every expert reads only its own examples."""
-        for chunk, members in _by_chunk(slots).items():
-            counts = where[:, [column for column, _ in members]].sum(0)
-            for index in _runs_of_like_size(counts.tolist()):
-                some = [members[position] for position in index]
+    def run_first(self, members: Members, h: Tensor, first: Tensor) -> Tensor:
+        """Return the outputs of the experts that each example asks, (N, T) columns, to (N, T, C).
+
+        Every expert reads only its own examples, filled up with its last one to the number of its neighbours.
+        """
+        asked = first.flatten()  # (N·T)
+        order, counts = asked.argsort(stable=True), asked.bincount(minlength=len(members.experts))
+        ends = counts.cumsum(0)
+        outputs: Tensor | None = None
+        for chunk, placed in members.groups(self, h.dtype).items():
+            of_chunk = counts.tolist()
+            for index in _runs_of_like_size([of_chunk[column] for column, _ in placed]):
+                some = [placed[position] for position in index]
                 columns = torch.tensor([column for column, _ in some])
-                longest = int(counts[index].max())
-                # the rows of each expert, filled up with rows that it does not need
-                chosen = where[:, columns].T  # (k, N)
-                rows = chosen.int().sort(stable=True, dim=-1, descending=True).indices[:, :longest]
-                is_real = chosen.gather(1, rows)
-                values = chunk.run([slot for _, slot in some], h[rows])  # (k, longest, C)
-                outputs[rows[is_real], columns[:, None].expand_as(rows)[is_real]] = values[is_real]
+                own, last = counts[columns, None], ends[columns, None]  # (k, 1)
+                steps = torch.arange(max(of_chunk[column] for column, _ in some))
+                pairs = order[torch.minimum(last - own + steps, last - 1)]  # (k, longest)
+                values = chunk.run([slot for _, slot in some], h[pairs // first.shape[1]])  # (k, longest, C)
+                if outputs is None:
+                    outputs = values.new_empty(len(asked), values.shape[-1])
+                is_real = steps < own
+                outputs[pairs[is_real]] = values[is_real]
+        assert outputs is not None
+        return outputs.view(*first.shape, -1)
+
+
+def _in_order(placed: Sequence[tuple[int, int]]) -> bool:
+    """Return whether the columns of a chunk are 0, 1, 2, …"""
+    return all(column == place for place, (column, _) in enumerate(placed))
 
 
 def _device(bank: Bank) -> torch.device:
@@ -166,7 +266,7 @@ def _slice_or_list(columns: list[int]) -> slice | list[int]:
     return slice(first, first + count) if columns == list(range(first, first + count)) else columns
 
 
-def _by_chunk(slots: Sequence[tuple[_Chunk, int]]) -> dict[_Chunk, list[tuple[int, int]]]:
+def _by_chunk(slots: Sequence[tuple[_Chunk, int]]) -> Groups:
     """Return columns and slots by chunk, in the order of the slots."""
     members: dict[_Chunk, list[tuple[int, int]]] = {}
     for column, (chunk, slot) in enumerate(slots):
@@ -189,44 +289,22 @@ class Stacks:
     def __init__(self) -> None:
         self._stacks: dict[str, Stack] = {}
 
-    def fill(
-        self,
-        outputs: Tensor,
-        name: str,
-        experts: Sequence[Expert],
-        banks: Sequence[Bank],
-        h: Tensor,
-        where: Tensor | None,
-    ) -> None:
-        """Write the outputs of every expert's bank, (N, E) to (N, K, C): all of them, or only where they are chosen."""
+    def run(self, name: str, members: Members, h: Tensor, first: Tensor | None = None) -> Tensor:
+        """Return the outputs of a bank: of all experts, (N, E) to (N, K, C), or of those asked first, to (N, T, C)."""
         stack = self._stacks.setdefault(name, Stack())
         with torch.no_grad():
-            slots = [stack.slot(expert, bank, h.dtype) for expert, bank in zip(experts, banks, strict=True)]
-            if where is None:
-                stack.run(slots, h, outputs)
-            else:
-                stack.run_chosen(slots, h, where, outputs)
+            return stack.run(members, h) if first is None else stack.run_first(members, h, first)
 
-    def claims(
-        self, experts: Sequence[Expert], scorers: Sequence[OwnershipScorer], h: Tensor, where: Tensor | None = None
-    ) -> Tensor:
-        """Return every expert's ownership score, (N, E) to (N, K); with `where`, any number where it is not chosen."""
-        base, own = scorers[0].base, _own_classes(scorers)
-        outputs = h.new_zeros(len(h), len(experts), 1 if own is None else base.outputs)
-        self.fill(outputs, "ownership", experts, [scorer.scorer for scorer in scorers], h, where)
-        return outputs[..., 0] if own is None else own_class_score(base.classify(h)[:, None] + outputs, own)
+    def claims(self, owners: Owners, h: Tensor) -> Tensor:
+        """Return every expert's ownership score, (N, E) to (N, K)."""
+        outputs = self.run("ownership", owners, h)
+        if owners.classes is None:
+            return outputs[..., 0]
+        return own_class_score(owners.base.classify(h)[:, None] + outputs, owners.classes)
 
-    def scores(
-        self, experts: Sequence[Expert], scorers: Sequence[OwnershipScorer], h: Tensor, where: Tensor | None = None
-    ) -> Tensor:
+    def scores(self, owners: Owners, h: Tensor) -> Tensor:
         """Return what is compared with the cut-offs, (N, E) to (N, K), as `OwnershipScorer.scores` does."""
-        claims, own = self.claims(experts, scorers, h, where), _own_classes(scorers)
-        if own is None or not scorers[0].contradict:
+        claims, own = self.claims(owners, h), owners.classes
+        if own is None or not owners.scorers[0].contradict:
             return claims
-        return mask_agreement(claims, predicted_classes(scorers[0].base.classify(h)), own)
-
-
-def _own_classes(scorers: Sequence[OwnershipScorer]) -> Tensor | None:
-    """Return which classes are each expert's own, (K, C); None where the scores do not depend on classes."""
-    own = [scorer.classes for scorer in scorers if scorer.classes is not None]
-    return torch.cat(own) if own else None
+        return mask_agreement(claims, predicted_classes(owners.base.classify(h)), own)
