@@ -171,24 +171,32 @@ class Model(RiskControlled):
         outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
         with torch.no_grad():
             logits = self.experts.extended_base.classify(h) / self.info.unit
-        gates = self.gates(h, bank_id)
+        gates, claims = self._gates_and_claims(h, bank_id)
         parts = Parts(logits, outputs / self.info.unit, gates[:, : outputs.shape[1]], labels, domains)
         parts = self._with_gain(parts, bank_id)
         if not self._has_control(bank_id):
             return parts
-        return self._controlled(parts, h, self.experts, gates if self._routes_by_keys(bank_id) else None)
+        return self._controlled(parts, h, self.experts, claims)
 
     def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
         """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
-        return self._router_of(bank_id).gates(h, self.experts)
+        return self._gates_and_claims(h, bank_id)[0]
+
+    def _gates_and_claims(self, h: Tensor, bank_id: BankId | None) -> tuple[Tensor, Tensor | None]:
+        """Return the gates, and the ownership scores, (N, K) each, where the gates are made of them."""
+        router = self._router_of(bank_id)
+        gates = router.gates(h, self.experts)
+        if isinstance(router, KeyRouter):
+            return gates, gates
+        if router is not self.router or not self.config.router.claims or not self.config.has_ownership:
+            return gates, None
+        claims = self.experts.claims(h)
+        return gates + claims, claims
 
     def _router_of(self, bank_id: BankId | None) -> Router:
         if self.routing == KEYS or self.router is None:
             return KeyRouter()
         return self.joint_routers.get(bank_id, self.router) if bank_id else self.router
-
-    def _routes_by_keys(self, bank_id: BankId) -> bool:
-        return isinstance(self._router_of(bank_id), KeyRouter)
 
     def route_by_keys_if_needed(self) -> None:
         """Route by `keys` where the trained router lacks a gate for one of the experts."""
@@ -227,7 +235,7 @@ class Model(RiskControlled):
     def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
         if not 1 <= top <= len(self.experts):
             raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
-        gates = self.gates(h, bank_id)
+        gates, claims = self._gates_and_claims(h, bank_id)
         first = gates.topk(top, -1).indices  # (N, top)
         used = first.unique()  # columns that any example needs
         names = [self.experts.names[index] for index in used.tolist()]
@@ -242,7 +250,7 @@ class Model(RiskControlled):
         )
         parts = self._with_gain(parts, bank_id, chosen)
         if self._has_control(bank_id):
-            parts = self._controlled(parts, h, library, gates[:, used] if self._routes_by_keys(bank_id) else None)
+            parts = self._controlled(parts, h, library, None if claims is None else claims[:, used])
         return predict(rule, parts, rule.weights(parts))
 
     def explain(self, inputs: Inputs) -> list[Explanation]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
@@ -168,16 +169,19 @@ class RiskControlled:
             raise RedxError("This model answers with numbers and knows no classes; leave out abstain.")
         if self.anchor_data is None or self.calibration_data is None:
             raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
-        known = self._known_examples
+        known, compared = self._known_examples, self.base.encoder.compared
         now = self.anchor_data, self.calibration_data, tuple(self.experts)  # experts may bring classes
         if known is None or known[0] != now:
             anchors, held = self.anchor_data(), self.calibration_data()
-            means = torch.cat([class_means(anchors.inputs, anchors.labels), *self._new_class_means(anchors.inputs)])
-            known = self._known_examples = now, means, familiarity(held.inputs, means)
+            means = class_means(anchors.inputs[:, compared], anchors.labels)
+            means = torch.cat([means, *self._new_class_means(anchors.inputs)])
+            known = self._known_examples = now, means, familiarity(held.inputs[:, compared], means)
         _, means, scores = known
-        return lambda h: familiarity(h, means), abstention_cutoff(scores, rate)
+        return lambda h: familiarity(h[:, compared], means), abstention_cutoff(scores, rate)
 
     def _new_class_means(self, like: Tensor) -> list[Tensor]:
-        """Return the mean features of the classes that each expert brings, (M, E), with the dtype of features."""
+        """Return the mean features of the classes that each expert brings, as compared, with the dtype of features."""
         means = [expert.tensors("new_classes").get("means", like[:0]) for expert in self.experts if expert.new_classes]
-        return [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
+        means = [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
+        compared = self.base.encoder.compared
+        return means if compared == slice(None) else [normalize(mean[:, compared], dim=-1) for mean in means]
