@@ -173,7 +173,7 @@ class Model(RiskControlled):
             logits = self.experts.extended_base.classify(h) / self.info.unit
         gates, claims = self._gates_and_claims(h, bank_id)
         parts = Parts(logits, outputs / self.info.unit, gates[:, : outputs.shape[1]], labels, domains)
-        parts = self._with_gain(parts, bank_id)
+        parts = self._with_gain(parts, bank_id, self.experts)
         if not self._has_control(bank_id):
             return parts
         return self._controlled(parts, h, self.experts, claims)
@@ -248,7 +248,7 @@ class Model(RiskControlled):
             unknown := torch.full((len(h),), -1),
             unknown,
         )
-        parts = self._with_gain(parts, bank_id, chosen)
+        parts = self._with_gain(parts, bank_id, library, chosen)
         if self._has_control(bank_id):
             parts = self._controlled(parts, h, library, None if claims is None else claims[:, used])
         return predict(rule, parts, rule.weights(parts))

@@ -21,6 +21,7 @@ from redx.models.banks import Bank
 from redx.models.base import Base
 from redx.models.calibration import Calibration, calibrate
 from redx.models.library import CLOSED_GATE, ExpertLibrary
+from redx.models.ownership import own_class_score
 from redx.models.router import KEYS, TrainedRouter
 
 Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
@@ -49,20 +50,21 @@ class RiskControlled:
     def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary, claims: Tensor | None = None) -> Parts:
         """Return the record with the confidences of these experts, whose claims may be known, and the cut-offs."""
         calibration = self.calibrated()
-        claims = library.claims(h) if claims is None else claims
+        claims = _all_claims(library, parts, library.claims(h) if claims is None else claims)
         sure = confidences(calibration.score, parts.base, parts.residuals, claims)
         return replace(parts, confidences=sure, cutoffs=calibration.cutoffs)
 
-    def _with_gain(self, parts: Parts, bank_id: BankId, chosen: Tensor | None = None) -> Parts:
-        """Return the record with gates of `keys` that also count what each expert gains over the base.
+    def _with_gain(self, parts: Parts, bank_id: BankId, library: ExpertLibrary, chosen: Tensor | None = None) -> Parts:
+        """Return the record with gates of `keys` that also count what the answers of these experts say.
 
-        Only where experts bring classes: the others have never seen examples of those, and may claim them. Gates of
-        experts that are not `chosen`, (N, K), stay closed.
+        Only where experts bring classes: the others have never seen examples of those, and may claim them. So a gate is
+        the ownership score, the log-odds of the expert's own classes in its answer, and what it gains over the base.
+        Gates of experts that are not `chosen`, (N, K), stay closed.
         """
         by_keys = self.routing == KEYS or self.router is None
         if not self.experts.new_classes or not by_keys or not bank_id.corrects_base or bank_id in self.fixed:
             return parts
-        gates = confidences("all", parts.base, parts.residuals, parts.gates)
+        gates = confidences("all", parts.base, parts.residuals, _all_claims(library, parts, parts.gates))
         return replace(parts, gates=gates if chosen is None else gates.masked_fill(~chosen, CLOSED_GATE))
 
     def calibrated(self) -> Calibration:
@@ -139,10 +141,10 @@ class RiskControlled:
         with torch.no_grad():
             base = self.experts.extended_base.classify(split.inputs) / self.info.unit
         residuals = self.experts.outputs(bank_id, split.inputs) / self.info.unit
-        sure = confidences(self.config.score, base, residuals, self.experts.claims(split.inputs))
-        domains = torch.full_like(split.labels, -1)
-        parts = Parts(base, residuals, torch.zeros_like(sure), split.labels, domains, sure)
-        return calibrate(parts, risk, confidence, self.config.score, list(self.experts))
+        claims, domains = self.experts.claims(split.inputs), torch.full_like(split.labels, -1)
+        parts = Parts(base, residuals, torch.zeros_like(claims), split.labels, domains)
+        sure = confidences(self.config.score, base, residuals, _all_claims(self.experts, parts, claims))
+        return calibrate(replace(parts, confidences=sure), risk, confidence, self.config.score, list(self.experts))
 
     # --- abstention
 
@@ -185,3 +187,15 @@ class RiskControlled:
         means = [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
         compared = self.base.encoder.compared
         return means if compared == slice(None) else [normalize(mean[:, compared], dim=-1) for mean in means]
+
+
+def _all_claims(library: ExpertLibrary, parts: Parts, claims: Tensor) -> Tensor:
+    """Return the ownership scores, (N, K), which count twice what an expert knows where experts bring classes.
+
+    An ownership score has never seen the new classes of other experts and may claim them. The expert's own answer is a
+    second opinion: the log-odds of its own classes, from another network that was trained on the same examples.
+    """
+    own = library.own_classes() if library.new_classes else None
+    if own is None:
+        return claims
+    return claims + own_class_score(parts.base[:, None] + parts.residuals, own.to(claims.device))
