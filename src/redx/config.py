@@ -176,6 +176,9 @@ class BaseConfig(StrictConfig):
         default=0, ge=0, le=1000, description="distorted copies of the shared subset that are added to the anchors"
     )
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the features before the classifier")
+    start: Literal["random", "means"] = Field(
+        default="random", description="what the classifier is before training: random, or the mean features of classes"
+    )
     training: TrainingConfig = TrainingConfig()
 
 
@@ -213,6 +216,9 @@ class RouterConfig(StrictConfig):
     )
     hidden: int = Field(default=256, ge=1, le=MAX_WIDTH, description="width of the hidden layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the inputs")
+    claims: bool = Field(
+        default=False, description="add the ownership score of every expert to its gate, where experts have such scores"
+    )
     training: TrainingConfig = TrainingConfig()
 
     @property

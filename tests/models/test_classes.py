@@ -21,6 +21,7 @@ from redx.errors import RedxError
 from redx.models.classes import GAP, add_floor, check_new_classes, extend_base, place_columns
 from redx.models.composed import Model
 from redx.models.expert import Expert
+from redx.models.ownership import own_class_score
 
 NEW = ("n1", "n2")
 
@@ -231,15 +232,29 @@ def test_a_regression_takes_no_classes_and_wrong_sizes_are_refused() -> None:
         small_model().experts.add(Expert(expert.info | {"new_classes": []}, expert.tensors()))
 
 
-def test_gates_of_keys_count_the_gain_only_where_classes_are_new() -> None:
+def test_gates_of_keys_count_the_answers_only_where_classes_are_new() -> None:
     model, h = small_model(), inputs()
     unknown = torch.full((len(h),), -1)
     assert torch.equal(model.parts_of(h, RISK, unknown, unknown).gates, model.experts.claims(h))
     model.experts.add(new_expert("new", NEW, 2))
     parts = model.parts_of(h, RISK, unknown, unknown)
-    expected = confidences("all", parts.base, parts.residuals, model.experts.claims(h))
-    assert torch.equal(parts.gates, expected)
+    own = model.experts.own_classes()
+    assert own is not None
+    claims = model.experts.claims(h) + own_class_score(parts.base[:, None] + parts.residuals, own)
+    assert torch.equal(parts.gates, confidences("all", parts.base, parts.residuals, claims))
+    assert parts.confidences is not None
+    assert torch.equal(parts.confidences, confidences("contest", parts.base, parts.residuals, claims))
     assert torch.equal(model.parts_of(h, HEADS, unknown, unknown).gates, model.experts.claims(h))
+
+
+def test_own_classes_are_those_of_the_domain_and_the_new_ones() -> None:
+    model = small_model(new_expert("new", NEW, 2), new_expert("z", ("n10",)))
+    own = model.experts.own_classes()
+    assert own is not None
+    for row, expert in zip(own, model.experts, strict=True):
+        assert [model.classes[index] for index in row.nonzero()[:, 0].tolist()] == sorted(
+            expert.info["classes"], key=model.classes.index
+        )
 
 
 def test_answers_of_few_experts_name_the_same_classes() -> None:

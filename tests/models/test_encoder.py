@@ -54,6 +54,22 @@ def test_an_encoder_of_texts_runs_its_frozen_part_once(qwen: Path, own_cache: Pa
 
 
 @pytest.mark.parametrize(
+    ("changes", "compared"),
+    [
+        ({"blocks": [1, -1], "trunk": "linear"}, slice(-32, None)),
+        ({"blocks": [-1], "trunk": "linear"}, slice(None)),
+        ({"blocks": [1, -1], "trunk": "linear", "pooling": "both"}, slice(None)),
+        ({"blocks": [1, -1], "trunk": "mlp"}, slice(None)),
+    ],
+)
+def test_abstention_compares_the_last_block_where_several_are_read(
+    bert: Path, changes: dict[str, Any], compared: slice
+) -> None:
+    assert build_encoder(configure("intents", backbone=str(bert), **changes)).compared == compared
+    assert build_encoder(configure("features", file="x.npz")).compared == slice(None)
+
+
+@pytest.mark.parametrize(
     ("task", "changes", "message"),
     [
         ("features", {"backbone": "minilm-l6"}, "leave out --backbone"),

@@ -7,6 +7,7 @@ import torch
 
 import redx
 from helpers.models import LoadedModel
+from helpers.own_data import draw_clouds
 from redx.errors import RedxError
 from redx.models.expert import Expert
 from redx.models.router import KeyRouter, NetworkRouter, TrainedRouter, check_routing, initialise_router
@@ -63,6 +64,22 @@ def test_a_trained_router_has_no_gate_for_a_new_expert(loaded: LoadedModel) -> N
         model.predict(loaded.inputs)
     with model.using(router="keys"):
         assert tuple(model.explain(loaded.inputs)[0].weights) == model.experts.names
+
+
+def test_gates_contain_the_ownership_scores_where_the_settings_ask_for_it(clouds: redx.Run) -> None:
+    model = redx.load(clouds.folder)
+    assert model.router is not None
+    h = model.embed(draw_clouds(20, seed=1)["x"])
+    alone, claims = model.router.gates(h, model.experts), model.experts.claims(h)
+    assert torch.equal(model.gates(h), alone)
+    settings = model.config.router.model_copy(update={"claims": True})
+    model.config = model.config.model_copy(update={"router": settings})
+    assert torch.equal(model.gates(h), alone + claims)
+    inputs = draw_clouds(20, seed=1)["x"]
+    assert model.predict(inputs, top=len(model.experts)) == model.predict(inputs)
+    assert torch.equal(model.parts(inputs).gates, alone + claims)
+    with model.using(router="keys"):
+        assert torch.equal(model.gates(h), claims)
 
 
 def test_an_unknown_way_to_route_is_refused() -> None:

@@ -25,7 +25,7 @@ def intents(bert: Path, make_once: MakeOnce) -> Iterator[redx.Run]:
         def make(folder: Path) -> None:
             patch.setenv("REDX_CACHE", str(folder / "cache"))
             expect(patch, write_clinc(folder / "data"))
-            few = {"epochs": {"base": 3, "experts": 2, "router": 2}, "study": "none"}
+            few = {"epochs": {"base": 3, "experts": 2, "router": 2}, "blocks": [1, -1], "study": "none"}
             redx.run("intents", "quick", out=folder / "run", data_dir=str(folder / "data"), backbone=str(bert), **few)
 
         folder = make_once("served-intents", make)

@@ -15,7 +15,14 @@ from redx.models.encoder import FeatureEncoder
 from redx.models.trunks import MLPTrunk, TokenSum
 from redx.runs.presets import configure
 from redx.seeding import generator
-from redx.training.base import fit_base, set_class_values, train_base, train_feature_base
+from redx.training.base import (
+    START,
+    fit_base,
+    set_class_values,
+    start_from_means,
+    train_base,
+    train_feature_base,
+)
 
 TRAINING = TrainingConfig(epochs=40, batch=64, virtual_batch=64, lr=1e-2)
 
@@ -65,6 +72,32 @@ def test_early_stopping_needs_validation_and_patience(patience: int | None) -> N
     # after training the shared subset is embedded once; with patience, validation is scored after every epoch
     assert evaluated == ([50] if patience is None else [20] * (len(evaluated) - 1) + [50])
     assert (len(evaluated) > 1) == (patience is not None)
+
+
+def test_a_classifier_can_start_from_the_mean_of_every_class() -> None:
+    shared, test = draw_features(30), draw_features(200, 3)
+    trained = TRAINING.model_copy(update={"epochs": 1, "lr": 1e-9, "weight_decay": 0.0})
+
+    def accuracy(start: str) -> float:
+        torch.manual_seed(0)
+        encoder = FeatureEncoder(MLPTrunk(16, 16, 0, beside=False))
+        encoder.fit(shared.inputs)
+        base = fit_base(encoder, BaseConfig.model_validate({"start": start, "training": trained}), shared, None, 10, 0)
+        return float((base.classify(base.embed(test.inputs)).argmax(-1) == test.labels).double().mean())
+
+    assert accuracy("means") > 0.8 > 0.5 > accuracy("random")
+
+
+def test_a_class_without_examples_keeps_its_random_weights() -> None:
+    shared = draw_features(30)
+    shared = shared.only((shared.labels != 4).nonzero()[:, 0])
+    encoder, classifier = FeatureEncoder(MLPTrunk(16, 16, 0, beside=False)), nn.Linear(16, 10)
+    before = classifier.weight.detach().clone()
+    start_from_means(encoder, classifier, shared)
+    assert torch.equal(classifier.weight[4], before[4])
+    others = torch.arange(10) != 4
+    assert torch.allclose(classifier.weight[others].norm(dim=-1), torch.full((9,), START / 4))
+    assert not classifier.bias.any()
 
 
 def test_classes_in_order_answer_best_at_their_own_values() -> None:

@@ -169,12 +169,12 @@ class Model(RiskControlled):
         """
         fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
         outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
-        gates = self.gates(h, bank_id)
+        gates, claims = self._gates_and_claims(h, bank_id)
         parts = Parts(self._base_logits(h), self._in_units(outputs), gates[:, : outputs.shape[1]], labels, domains)
-        parts = self._with_gain(parts, bank_id)
+        parts = self._with_gain(parts, bank_id, self.experts)
         if not self._has_control(bank_id):
             return parts
-        return self._controlled(parts, gates if self._routes_by_keys(bank_id) else self.experts.claims(h))
+        return self._controlled(parts, self.experts, self.experts.claims(h) if claims is None else claims)
 
     def _base_logits(self, h: Tensor) -> Tensor:
         with torch.no_grad():
@@ -186,15 +186,23 @@ class Model(RiskControlled):
 
     def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
         """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
-        return self._router_of(bank_id).gates(h, self.experts)
+        return self._gates_and_claims(h, bank_id)[0]
+
+    def _gates_and_claims(self, h: Tensor, bank_id: BankId | None) -> tuple[Tensor, Tensor | None]:
+        """Return the gates, and the ownership scores, (N, K) each, where the gates are made of them."""
+        router = self._router_of(bank_id)
+        gates = router.gates(h, self.experts)
+        if isinstance(router, KeyRouter):
+            return gates, gates
+        if router is not self.router or not self.config.router.claims or not self.config.has_ownership:
+            return gates, None
+        claims = self.experts.claims(h)
+        return gates + claims, claims
 
     def _router_of(self, bank_id: BankId | None) -> Router:
         if self.routing == KEYS or self.router is None:
             return KeyRouter()
         return self.joint_routers.get(bank_id, self.router) if bank_id else self.router
-
-    def _routes_by_keys(self, bank_id: BankId) -> bool:
-        return isinstance(self._router_of(bank_id), KeyRouter)
 
     def route_by_keys_if_needed(self) -> None:
         """Route by `keys` where the trained router lacks a gate for one of the experts."""
@@ -237,17 +245,17 @@ class Model(RiskControlled):
     def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
         if not 1 <= top <= len(self.experts):
             raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
-        gates = self.gates(h, bank_id)
+        gates, claims = self._gates_and_claims(h, bank_id)
         first = gates.topk(top, -1, sorted=False).indices.sort(-1).values  # (N, top), in the order of the experts
         used, places = first.unique(return_inverse=True)  # columns that any example needs, and each one's among them
         library = self.experts.at(used.tolist())
         outputs = self._in_units(library.first_outputs(bank_id, h, places))
         unknown = torch.full((len(h),), -1)
         parts = Parts(self._base_logits(h), outputs, gates.gather(1, first), unknown, unknown)
-        parts = self._with_gain(parts, bank_id)
+        parts = self._with_gain(parts, bank_id, library, places)
         if self._has_control(bank_id):
-            claims = gates[:, used] if self._routes_by_keys(bank_id) else library.claims(h)
-            parts = self._controlled(parts, claims, places)
+            claims = library.claims(h) if claims is None else claims[:, used]
+            parts = self._controlled(parts, library, claims, places)
         return predict(rule, parts, rule.weights(parts))
 
     def explain(self, inputs: Inputs) -> list[Explanation]:

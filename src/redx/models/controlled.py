@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
@@ -20,6 +21,7 @@ from redx.models.banks import Bank
 from redx.models.base import Base
 from redx.models.calibration import Calibration, calibrate
 from redx.models.library import ExpertLibrary
+from redx.models.ownership import own_class_score
 from redx.models.router import KEYS, TrainedRouter
 
 Inputs = Sequence[Any] | Tensor | np.ndarray  # what a user asks about: texts, images, features, pairs of numbers
@@ -45,21 +47,33 @@ class RiskControlled:
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
 
-    def _controlled(self, parts: Parts, claims: Tensor, columns: Tensor | None = None) -> Parts:
-        """Return the record with confidences and cut-offs, given the experts' claims; `columns` as in `confidences`."""
+    def _controlled(
+        self, parts: Parts, library: ExpertLibrary, claims: Tensor, columns: Tensor | None = None
+    ) -> Parts:
+        """Return the record with confidences and cut-offs, given the claims of these experts, (N, K).
+
+        Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.
+        """
         calibration = self.calibrated()
+        if columns is None:
+            claims = _all_claims(library, parts, claims)
+        else:
+            claims = claims.scatter(1, columns, _all_claims(library, parts, claims.gather(1, columns), columns))
         sure = confidences(calibration.score, parts.base, parts.residuals, claims, columns)
         return parts.with_confidences(sure, calibration.cutoffs)
 
-    def _with_gain(self, parts: Parts, bank_id: BankId) -> Parts:
-        """Return the record with gates of `keys` that also count what each expert gains over the base.
+    def _with_gain(self, parts: Parts, bank_id: BankId, library: ExpertLibrary, columns: Tensor | None = None) -> Parts:
+        """Return the record with gates of `keys` that also count what the answers of these experts say.
 
-        Only where experts bring classes: the others have never seen examples of those, and may claim them.
+        Only where experts bring classes: the others have never seen examples of those, and may claim them. So a gate is
+        the ownership score, the log-odds of the expert's own classes in its answer, and what it gains over the base.
+        `columns` are as in `_controlled`.
         """
         by_keys = self.routing == KEYS or self.router is None
         if not self.experts.new_classes or not by_keys or not bank_id.corrects_base or bank_id in self.fixed:
             return parts
-        return replace(parts, gates=confidences("all", parts.base, parts.residuals, parts.gates))
+        claims = _all_claims(library, parts, parts.gates, columns)
+        return replace(parts, gates=confidences("all", parts.base, parts.residuals, claims))
 
     def calibrated(self) -> Calibration:
         """Return the calibration for the experts that the model has now.
@@ -135,10 +149,10 @@ class RiskControlled:
         with torch.no_grad():
             base = self.experts.extended_base.classify(split.inputs) / self.info.unit
         residuals = self.experts.outputs(bank_id, split.inputs) / self.info.unit
-        sure = confidences(self.config.score, base, residuals, self.experts.claims(split.inputs))
-        domains = torch.full_like(split.labels, -1)
-        parts = Parts(base, residuals, torch.zeros_like(sure), split.labels, domains, sure)
-        return calibrate(parts, risk, confidence, self.config.score, list(self.experts))
+        claims, domains = self.experts.claims(split.inputs), torch.full_like(split.labels, -1)
+        parts = Parts(base, residuals, torch.zeros_like(claims), split.labels, domains)
+        sure = confidences(self.config.score, base, residuals, _all_claims(self.experts, parts, claims))
+        return calibrate(replace(parts, confidences=sure), risk, confidence, self.config.score, list(self.experts))
 
     # --- abstention
 
@@ -165,16 +179,33 @@ class RiskControlled:
             raise RedxError("This model answers with numbers and knows no classes; leave out abstain.")
         if self.anchor_data is None or self.calibration_data is None:
             raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
-        known = self._known_examples
+        known, compared = self._known_examples, self.base.encoder.compared
         now = self.anchor_data, self.calibration_data, tuple(self.experts)  # experts may bring classes
         if known is None or known[0] != now:
             anchors, held = self.anchor_data(), self.calibration_data()
-            means = torch.cat([class_means(anchors.inputs, anchors.labels), *self._new_class_means(anchors.inputs)])
-            known = self._known_examples = now, means, familiarity(held.inputs, means)
+            means = class_means(anchors.inputs[:, compared], anchors.labels)
+            means = torch.cat([means, *self._new_class_means(anchors.inputs)])
+            known = self._known_examples = now, means, familiarity(held.inputs[:, compared], means)
         _, means, scores = known
-        return lambda h: familiarity(h, means), abstention_cutoff(scores, rate)
+        return lambda h: familiarity(h[:, compared], means), abstention_cutoff(scores, rate)
 
     def _new_class_means(self, like: Tensor) -> list[Tensor]:
-        """Return the mean features of the classes that each expert brings, (M, E), with the dtype of features."""
+        """Return the mean features of the classes that each expert brings, as compared, with the dtype of features."""
         means = [expert.tensors("new_classes").get("means", like[:0]) for expert in self.experts if expert.new_classes]
-        return [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
+        means = [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
+        compared = self.base.encoder.compared
+        return means if compared == slice(None) else [normalize(mean[:, compared], dim=-1) for mean in means]
+
+
+def _all_claims(library: ExpertLibrary, parts: Parts, claims: Tensor, columns: Tensor | None = None) -> Tensor:
+    """Return the ownership scores, (N, K), which count twice what an expert knows where experts bring classes.
+
+    An ownership score has never seen the new classes of other experts and may claim them. The expert's own answer is a
+    second opinion: the log-odds of its own classes, from another network that was trained on the same examples. Where
+    record and scores hold some experts alone, (N, T), `columns` says which of the library.
+    """
+    own = library.own_classes() if library.new_classes else None
+    if own is None:
+        return claims
+    own = own.to(claims.device)
+    return claims + own_class_score(parts.base[:, None] + parts.residuals, own if columns is None else own[columns])

@@ -45,6 +45,13 @@ class TextEncoder(Encoder):
         return self.trunk.width
 
     @property
+    def compared(self) -> slice:
+        """The last block alone where several are read as they are: it tells strangers best."""
+        as_they_are = isinstance(self.trunk, trunks.MLPTrunk) and not len(self.trunk.layers)
+        several = len(self.frozen.blocks) > 1 and self.frozen.pooling == "mean"
+        return slice(-self.frozen.hidden_size, None) if as_they_are and several else slice(None)
+
+    @property
     def mark(self) -> str:
         return self.frozen.cache.folder.name
 

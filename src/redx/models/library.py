@@ -288,6 +288,16 @@ class ExpertLibrary:
             claims = self._stacks.claims(self._scorers(), h)
         return claims.nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
 
+    def own_classes(self) -> Tensor | None:
+        """Return which classes, with the new ones, are each expert's own, (K, C); None where no score is by class."""
+        own = torch.zeros(len(self), self.base.known + len(self.new_classes), dtype=torch.bool)
+        for labels, columns in self._by_new_classes().items():
+            for column, scorer in zip(columns, self._scorers(columns).scorers, strict=True):
+                if scorer.classes is None:
+                    return None
+                own[column] = place_columns(scorer.classes[0], self.base.known, labels, self.new_classes, residual=True)
+        return own
+
     def active(self, h: Tensor, alpha: float | None = None) -> Tensor:
         """Return where each expert's score exceeds its cut-off: (N, E) to (N, K)."""
         alpha = alpha or self.ownership.alpha

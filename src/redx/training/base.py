@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
+from redx.composition.abstention import class_means
 from redx.config import BaseConfig, RunConfig, TrainingConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
@@ -17,6 +18,8 @@ from redx.models.trunks import VALUE_SPAN, MLPTrunk, TokenSum
 from redx.seeding import generator
 from redx.training.datasets import BATCH, shared_rows, split_validation
 from redx.training.loop import train
+
+START = 10.0  # logit of an example of usual size that points along the mean of a class, before training
 
 
 def train_base(config: RunConfig, data: Data, seed: int) -> Base:
@@ -85,6 +88,8 @@ def fit_base(
     network = nn.ModuleList([encoder, classifier, drop])
     trunk = encoder.value_trunk if config.teach == "value" else None
     values = set_class_values(trunk, classifier) if trunk else torch.empty(0)
+    if config.start == "means" and trunk is None:
+        start_from_means(encoder, classifier, shared)
     draw = generator(seed, "augmentation")
 
     def logits(inputs: Tensor) -> Tensor:
@@ -123,6 +128,27 @@ def set_class_values(trunk: TokenSum, classifier: nn.Linear) -> Tensor:
     classifier.weight.data = 2 * trunk.code(values)
     classifier.bias.data.zero_()
     return values
+
+
+def start_from_means(encoder: Encoder, classifier: nn.Linear, shared: Split) -> None:
+    """Set the classifier to the nearest class mean by angle: what training starts from is right on most examples.
+
+    Parameters
+    ----------
+    encoder
+        The untrained encoder, fitted to the shared subset.
+    classifier
+        The classifier W_c; classes without examples keep their random weights.
+    shared
+        The shared subset, as `encoder.read` returns its inputs.
+    """
+    weight = classifier.weight
+    with torch.no_grad():
+        batches = shared.inputs.split(BATCH)
+        features = torch.cat([encoder(inputs.to(weight.device))[:, : weight.shape[1]] for inputs in batches])
+        labels = shared.labels.to(weight.device)
+        weight[labels.unique()] = class_means(features, labels) * (START / weight.shape[1] ** 0.5)
+        classifier.bias.zero_()
 
 
 def _seed_everything(seed: int) -> None:

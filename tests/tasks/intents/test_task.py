@@ -13,7 +13,7 @@ from helpers.clinc import INTENTS, expect, write_clinc
 from helpers.commands import Ask, refused, succeeded
 from redx.runs.presets import configure
 
-FEW: dict[str, Any] = {"epochs": {"base": 3, "experts": 2, "router": 2}}
+FEW: dict[str, Any] = {"epochs": {"base": 3, "experts": 2, "router": 2}, "blocks": [1, -1]}  # BERT has three blocks
 
 
 @pytest.mark.slow
@@ -33,6 +33,8 @@ def test_a_run_from_the_files_to_an_answer(
     (answer,) = json.loads(succeeded(ask("predict", done.folder, "do i need a visa for france", "--json")))
     assert answer["answer"] in {intent for names in INTENTS.values() for intent in names}
     assert set(answer["weights"]) == set(INTENTS)
+    encoder = redx.load(done.folder).base.encoder
+    assert encoder.width == 2 * len(range(encoder.width)[encoder.compared])  # abstention reads the last block alone
 
 
 def test_shots_are_a_positive_number(ask: Ask) -> None:
@@ -45,3 +47,4 @@ def test_presets_use_one_thread_and_compare_every_form(preset: str) -> None:
     config = configure("intents", preset)
     assert (config.threads, config.ownership.score, config.backbone) == (1, "classes", "minilm-l6")
     assert {bank_id.form for bank_id in config.banks} == {"residual", "standalone", "pooled"}
+    assert config.has_ownership  # whose scores the router's gates contain

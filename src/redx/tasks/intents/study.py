@@ -53,11 +53,11 @@ def _figures(config: RunConfig, data: Data, model: Model, queries: Tensor) -> di
     assert model.anchor_data is not None
     assert model.calibration_data is not None
     model.base.encoder.prepare([queries])
-    anchors = model.anchor_data()
-    means = class_means(anchors.inputs, anchors.labels)
-    held = familiarity(model.calibration_data().inputs, means)
-    inside = familiarity(embed_split(config, model.base, data.test).inputs, means)
-    outside = familiarity(model.base.embed(queries), means)
+    anchors, compared = model.anchor_data(), model.base.encoder.compared
+    means = class_means(anchors.inputs[:, compared], anchors.labels)
+    held = familiarity(model.calibration_data().inputs[:, compared], means)
+    inside = familiarity(embed_split(config, model.base, data.test).inputs[:, compared], means)
+    outside = familiarity(model.base.embed(queries)[:, compared], means)
     known = torch.cat([torch.ones_like(inside), torch.zeros_like(outside)])
     figures = {"auroc": float(roc_auc_score(known, torch.cat([inside, outside])))}
     for rate in (rate for rate in RATES if rate * (len(held) + 1) >= 1):

@@ -51,12 +51,13 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
         preset=preset,
         backbone="minilm-l6",
         threads=1,
-        reading=ReadingConfig(blocks=(-1,), pooling="mean", tokens=256),
+        reading=ReadingConfig(blocks=(-4, -2, -1), pooling="mean", tokens=256),
         base=BaseConfig(
             share=0.2,
             least=3,
             trunk=TrunkConfig(shape="linear"),
-            dropout=0.2,
+            dropout=0.5,
+            start="means",
             training=training.model_copy(update={"epochs": 2 * epochs}),
         ),
         banks={**compared_banks(head, anchored, head), **others},
@@ -64,7 +65,7 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
         average=compare,
         # every intent belongs to one domain; there is no early stopping, so nearly all of validation calibrates
         ownership=OwnershipConfig(alpha=0.01, calibration=0.9, bank=anchored.model_copy(update={"hidden": 64})),
-        router=RouterConfig(hidden=128, dropout=0.2, training=training),
+        router=RouterConfig(hidden=128, dropout=0.5, claims=True, training=training),
     )
 
 
