@@ -22,9 +22,10 @@ import torch
 from torch import Tensor
 
 from redx.composition.parts import predicted_classes
-from redx.models.banks import ROWS, Bank, LowRankBank
+from redx.models.banks import ROWS, Bank, LowRankBank, MLPBank
 from redx.models.expert import Expert
 from redx.models.ownership import OwnershipScorer, mask_agreement, own_class_score
+from redx.models.value_bank import ValueBank
 
 SLOTS = 64  # experts of a chunk
 FEW = 16  # examples below which a batch of one matrix may run through another kernel
@@ -35,6 +36,10 @@ class _Layers:
     """What a bank of one expert computes, as plain tensors: weights (1, inner, outer), biases (1, 1, outer) or None."""
 
     def __init__(self, bank: Bank) -> None:
+        self.code: ValueBank | None = None
+        if isinstance(bank, ValueBank):  # the layers give a value, which the base's code turns into logits
+            assert isinstance(bank.network, MLPBank)
+            self.code, bank = bank, bank.network
         with torch.no_grad():
             if isinstance(bank, LowRankBank):
                 self.weights = [bank.down.detach(), bank.up @ bank.classifier]  # V_k W_c, folded
@@ -53,19 +58,21 @@ class _Layers:
         """What two experts must share to lie in one chunk."""
         sizes = tuple(tuple(weight.shape[1:]) for weight in self.weights)
         kinds = self.weights[0].dtype, self.weights[0].device
-        return sizes, [bias is None for bias in self.biases] == [True] * len(sizes), self.scale, self.activation, *kinds
+        bare = [bias is None for bias in self.biases] == [True] * len(sizes)
+        return sizes, bare, self.scale, self.activation, self.code and self.code.shift, *kinds
 
 
 class _Chunk:
     """Up to 64 experts of one shape, each in a slot of tensors that are allocated once."""
 
     def __init__(self, like: _Layers) -> None:
-        self.scale, self.activation, self.used = like.scale, like.activation, 0
+        self.scale, self.activation, self.code, self.used = like.scale, like.activation, like.code, 0
         self.weights = [weight.new_zeros(SLOTS, *weight.shape[1:]) for weight in like.weights]
         self.biases = [None if bias is None else bias.new_zeros(SLOTS, *bias.shape[1:]) for bias in like.biases]
         self.free = list(range(SLOTS - 1, -1, -1))
         self.dtype, self.device = self.weights[0].dtype, self.weights[0].device
-        self.width = max(max(weight.shape[1:]) for weight in self.weights)
+        products = [*self.weights, *([] if self.code is None else [self.code.classifier[None]])]
+        self.width = max(max(weight.shape[1:]) for weight in products)
 
     def put(self, layers: _Layers) -> int:
         """Copy one expert into a free slot and return the slot."""
@@ -87,13 +94,14 @@ class _Chunk:
             chosen = slice(first, first + count)
         else:
             chosen = torch.tensor(slots)
-        last = len(self.weights) - 1
+        last, read = len(self.weights) - 1, x
         for layer, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
             weight, bias = weights[chosen], None if biases is None else biases[chosen]
             single = layer == last and weight.shape[2] == 1
             x = (_expert_by_expert if single else _product)(bias, x, weight)
             x = self.activation(x) if layer < last else x
-        return (self.scale * x)[:count].to(device)
+        x = self.scale * x
+        return (x if self.code is None else self.code.code(x, read))[:count].to(device)
 
 
 def _product(bias: Tensor | None, x: Tensor, weight: Tensor) -> Tensor:
@@ -157,7 +165,7 @@ class Stack:
 
 def _device(bank: Bank) -> torch.device:
     """Return where a bank lies; its own tensors tell it without a walk over all parameters."""
-    return bank.down.device if isinstance(bank, LowRankBank) else bank.weights[0].device
+    return bank.classifier.device if isinstance(bank, LowRankBank | ValueBank) else bank.weights[0].device
 
 
 def _slice_or_list(columns: list[int]) -> slice | list[int]:
