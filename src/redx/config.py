@@ -93,8 +93,8 @@ class BankConfig(StrictConfig):
         value = self.predicts_value and self.depth == 0 and self.anchor != "margin"
         if self.fit != "gradient" and not (mlp or value if self.fit == "ridge" else self.shape == "linear"):
             raise ValueError(
-                "fit 'ridge' is for an mlp of depth 1 with relu, and for a shift or value of depth 0 without the anchor "
-                "'margin'; 'means' and 'lda' are for a linear head"
+                "fit 'ridge' is for an mlp of depth 1 with relu, and for a shift or value of depth 0 without the "
+                "anchor 'margin'; 'means' and 'lda' are for a linear head"
             )
         if self.predicts_value and (self.standardise or self.dropout or self.smoothing):
             raise ValueError("experts that predict a value have no dropout, no smoothing and no standardised inputs")
@@ -325,7 +325,9 @@ class RunConfig(StrictConfig):
             if bank.fit != "gradient" and bank_id.form != "pooled" and not bank.predicts_value:
                 raise ValueError(f"bank '{bank_id}' is trained by gradient; only pooled heads have a closed form")
             if bank.predicts_value and (bank.shape == "shift") != bank_id.corrects_base:
-                raise ValueError(f"bank '{bank_id}' has shape '{bank.shape}'; 'shift' is for residual banks, 'value' for others")
+                raise ValueError(
+                    f"bank '{bank_id}' has shape '{bank.shape}'; 'shift' is for residual banks, 'value' for others"
+                )
             if bank.of is not None and bank.of not in banks:
                 raise ValueError(f"bank '{bank_id}' uses the experts of '{bank.of}', which does not exist")
         return banks

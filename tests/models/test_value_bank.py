@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from torch import Tensor
 
+from helpers.values import CLASSES, WAVES, features_of, value_base
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
-from redx.models.backbones.image import IdentityEncoder
 from redx.models.banks import build_bank, initialise_bank, load_bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.classes import extend_base
@@ -18,26 +17,8 @@ from redx.models.value_bank import ValueBank
 from redx.models.values import class_distance, class_values, classifier_of_values, code_values, decode_values
 from redx.seeding import generator
 
-CLASSES, WAVES, FURTHER = 25, 8, 5
 SHIFT, VALUE = BankConfig(shape="shift", hidden=6, depth=1), BankConfig(shape="value", hidden=6, depth=1)
 PLAIN = BankId("residual", "plain")
-
-
-def value_base() -> Base:
-    """Return a base that codes values of 25 classes, with a bus that is no identity."""
-    draw = generator(0, "bus")
-    mean, scale = torch.randn(2 * WAVES + FURTHER, generator=draw), torch.rand(2 * WAVES + FURTHER, generator=draw) + 0.5
-    weight = classifier_of_values(CLASSES, WAVES)
-    return Base(
-        IdentityEncoder(), weight * scale[: 2 * WAVES, None], mean[: 2 * WAVES] @ weight, mean, scale
-    )
-
-
-def features_of(values: Tensor) -> Tensor:
-    """Return what experts read of examples whose base's values are these, (N,) to (N, E)."""
-    base = value_base()
-    beside = torch.randn(len(values), FURTHER, generator=generator(1, "beside"))
-    return (torch.cat([code_values(values, WAVES), beside], 1) - base.mean) / base.scale
 
 
 def draw_bank(config: BankConfig, names: Sequence[str] = ("a", "b", "c"), size: float = 0.3) -> ValueBank:
@@ -99,7 +80,9 @@ def test_the_error_is_counted_in_classes() -> None:
     assert torch.allclose(bank.errors(x, torch.arange(1, CLASSES)[None]), torch.ones(1), atol=1e-3)
 
 
-@pytest.mark.parametrize("config", [SHIFT, VALUE, SHIFT.model_copy(update={"depth": 0})], ids=["shift", "value", "linear"])
+@pytest.mark.parametrize(
+    "config", [SHIFT, VALUE, SHIFT.model_copy(update={"depth": 0})], ids=["shift", "value", "linear"]
+)
 def test_stacked_experts_and_saved_ones_give_the_same_bits(config: BankConfig) -> None:
     base, x = value_base(), features_of(VALUES)
     bank = build_bank(config, 3, base)

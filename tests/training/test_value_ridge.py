@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.values import CLASSES, FURTHER, WAVES, features_of, value_base
 from redx.config import BankConfig, BankId
 from redx.data.dataset import Split
 from redx.models.banks import MLPBank, run_bank
@@ -10,7 +11,6 @@ from redx.models.value_bank import ValueBank
 from redx.models.values import class_distance, class_values
 from redx.training.banks import train_bank
 from redx.training.datasets import ExpertData
-from tests.models.test_value_bank import CLASSES, FURTHER, WAVES, features_of, value_base
 
 PLAIN = BankId("residual", "plain")
 RIDGE = BankConfig(shape="shift", depth=0, fit="ridge", penalty=1e-8)
@@ -64,7 +64,14 @@ def test_anchors_ask_for_the_truth_or_for_the_base() -> None:
 def test_the_experts_do_not_depend_on_each_other() -> None:
     own, other = draw_split(100, 0.4), draw_split(100, -0.2, seed=3)
     alone, beside = (
-        train_bank(PLAIN, RIDGE, [ExpertData(str(index), one, own, own, own) for index, one in enumerate(splits)], value_base(), 0, 1.0)
+        train_bank(
+            PLAIN,
+            RIDGE,
+            [ExpertData(str(index), one, own, own, own) for index, one in enumerate(splits)],
+            value_base(),
+            0,
+            1.0,
+        )
         for splits in ([own], [own, other])
     )
     for name, tensor in alone.state_dict().items():

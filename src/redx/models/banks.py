@@ -180,7 +180,8 @@ def _initial_bounds(bank: Bank) -> list[tuple[Tensor, float]]:
 
 def lift_new_classes(bank: Bank, levels: Tensor, new: int) -> None:
     """Set the bias of the last outputs, one for each new class, to level k in expert k, (K,)."""
-    bias = bank.biases[-1] if isinstance(bank, MLPBank) else getattr(bank, "new_bias", None)
+    assert not isinstance(bank, ValueBank)  # `build_bank` refuses new classes there
+    bias = bank.biases[-1] if isinstance(bank, MLPBank) else bank.new_bias
     assert bias is not None
     with torch.no_grad():
         bias[..., -new:] = levels[:, None, None] / bank.scale

@@ -2,9 +2,9 @@
 
     v_k = v + g_k(x),    shift: W_c (code(v_k) - h),    value: W_c code(v_k)
 
-v is the value that the base codes in its features h, and g_k a small network, zero at the start. A `shift` is a residual
-like any other: added to the base's logits it gives those of v_k, so weights compose it as they compose the others. A
-`value` is a head of its own. Both are bounded whatever g_k gives.
+v is the value that the base codes in its features h, and g_k a small network, zero at the start. A `shift` is a
+residual like any other: added to the base's logits it gives those of v_k, so weights compose it as they compose the
+others. A `value` is a head of its own. Both are bounded whatever g_k gives.
 """
 
 from __future__ import annotations

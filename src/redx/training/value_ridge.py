@@ -2,8 +2,8 @@
 
     g_k minimises  mean over its own examples of (v + g_k(x) - value)² + a · the same mean over its anchors + λ |w_k|²
 
-The regression starts from the base's value v, so that a large λ keeps the base. The solution is exact, whereas gradients
-need many steps here, because the features of a sum differ little in many directions.
+The regression starts from the base's value v, so that a large λ keeps the base. The solution is exact, whereas
+gradients need many steps here, because the features of a sum differ little in many directions.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def fit_values(bank: ValueBank, config: BankConfig, datasets: Sequence[ExpertDat
     bank
         The bank, with one linear network for each dataset.
     config
-        Its settings: the penalty λ, and what is asked of an expert outside its domain. With the anchor `truth` it is the
-        true value, with `size` the value of the base.
+        Its settings: the penalty λ, and what is asked of an expert outside its domain. With the anchor `truth` it is
+        the true value, with `size` the value of the base.
     datasets
         The data of each expert; inputs are features, (N, E).
 
@@ -63,7 +63,7 @@ def solve_ridge(equations: tuple[Tensor, Tensor], penalty: float) -> Tensor:
 
 def _normal_equations(bank: ValueBank, parts: Sequence[tuple[Split, float, bool]]) -> tuple[Tensor, Tensor]:
     """Return the normal equations of parts of the data, each with its weight and whether the base's value is kept."""
-    size = bank.network.weights[0].shape[1] + 1  # pyright: ignore
+    size = parts[0][0].inputs.shape[1] + 1
     gram, right = torch.zeros(size, size).double(), torch.zeros(size).double()
     values = class_values(bank.classifier.shape[1])
     for split, weight, keeps in parts:

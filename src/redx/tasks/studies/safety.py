@@ -43,7 +43,9 @@ def study(
         activations, facts["out_of_turn"] = false_activations(config, data, models)
         facts["price_of_safety"] = curve
         tables += [_price_table(curve), activations]
-        figures.append(_price_figure(curve, _mean_accuracy(config, parts, "base"), _mean_accuracy(config, parts, "global")))
+        figures.append(
+            _price_figure(curve, _mean_accuracy(config, parts, "base"), _mean_accuracy(config, parts, "global"))
+        )
     tables.append(compare_forms(parts))
     first = config.seeds[0]
     if train and PLAIN in models[first].banks and config.router.is_trained:
