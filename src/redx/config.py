@@ -50,14 +50,17 @@ class TrainingConfig(StrictConfig):
 class BankConfig(StrictConfig):
     """Settings of a bank: one expert per domain, or for a pooled bank one head for all domains."""
 
-    shape: Literal["linear", "mlp", "lowrank"] = Field(description="network of an expert")
+    shape: Literal["linear", "mlp", "lowrank", "shift", "value"] = Field(
+        description="network of an expert; shift (a residual) and value (a head) predict the value of an answer, for a "
+        "base that codes values"
+    )
     hidden: int = Field(
         default=64,
         ge=0,
         le=MAX_WIDTH,
         description="width of the hidden layers, or the rank R of a low-rank expert; 0: a quarter of D",
     )
-    depth: int = Field(default=2, ge=1, le=32, description="number of hidden layers of an mlp")
+    depth: int = Field(default=2, ge=0, le=32, description="number of hidden layers of an mlp, a shift or a value")
     activation: Literal["gelu", "relu", "tanh"] = Field(default="gelu", description="activation between the layers")
     standardise: bool = Field(default=False, description="train on standardised inputs (folded into the first layer)")
     scale: float = Field(default=1.0, gt=0, description="factor on the output; a small factor keeps a residual small")
@@ -69,8 +72,11 @@ class BankConfig(StrictConfig):
     )
     anchor_weight: float = Field(default=1.0, ge=0, description="weight of the anchor loss")
     fit: Literal["gradient", "means", "lda", "ridge"] = Field(
-        default="gradient", description="how a pooled head is fitted: by gradient, or in closed form (the other three)"
+        default="gradient",
+        description="how a head is fitted: by gradient, or in closed form (the other three), which is for pooled heads "
+        "and, as ridge, for experts that predict a value",
     )
+    penalty: float = Field(default=1e-4, ge=0, description="λ of a ridge regression to values")
     of: BankKey | None = Field(default=None, description="use the experts of this bank instead of training new ones")
     owned: bool = Field(
         default=False, description="an expert is active only where its ownership score exceeds its cut-off"
@@ -84,9 +90,20 @@ class BankConfig(StrictConfig):
     def check_fit(self) -> BankConfig:
         """Return the settings, or refuse a network that the closed form cannot fit."""
         mlp = (self.shape, self.depth, self.activation) == ("mlp", 1, "relu")
-        if self.fit != "gradient" and not (mlp if self.fit == "ridge" else self.shape == "linear"):
-            raise ValueError("fit 'ridge' is for an mlp of depth 1 with relu, and 'means' and 'lda' for a linear head")
+        value = self.predicts_value and self.depth == 0 and self.anchor != "margin"
+        if self.fit != "gradient" and not (mlp or value if self.fit == "ridge" else self.shape == "linear"):
+            raise ValueError(
+                "fit 'ridge' is for an mlp of depth 1 with relu, and for a shift or value of depth 0 without the "
+                "anchor 'margin'; 'means' and 'lda' are for a linear head"
+            )
+        if self.predicts_value and (self.standardise or self.dropout or self.smoothing):
+            raise ValueError("experts that predict a value have no dropout, no smoothing and no standardised inputs")
         return self
+
+    @property
+    def predicts_value(self) -> bool:
+        """Whether its networks predict the value of an answer, which the base's code turns into classes."""
+        return self.shape in ("shift", "value")
 
 
 class QuestionsConfig(StrictConfig):
@@ -311,11 +328,26 @@ class RunConfig(StrictConfig):
         for bank_id, bank in banks.items():
             if bank_id.form == "averaged":
                 raise ValueError("an averaged bank is not trained; set average to true instead")
-            if bank.fit != "gradient" and bank_id.form != "pooled":
+            if bank.fit != "gradient" and bank_id.form != "pooled" and not bank.predicts_value:
                 raise ValueError(f"bank '{bank_id}' is trained by gradient; only pooled heads have a closed form")
+            if bank.predicts_value and (bank.shape == "shift") != bank_id.corrects_base:
+                raise ValueError(
+                    f"bank '{bank_id}' has shape '{bank.shape}'; 'shift' is for residual banks, 'value' for others"
+                )
             if bank.of is not None and bank.of not in banks:
                 raise ValueError(f"bank '{bank_id}' uses the experts of '{bank.of}', which does not exist")
         return banks
+
+    @model_validator(mode="after")
+    def check_values(self) -> RunConfig:
+        """Return the settings, or refuse experts that predict a value where the base codes none."""
+        codes = self.base.trunk.shape == "sum" and self.base.teach == "value"
+        for name, bank in (*self.banks.items(), ("ownership", self.ownership.bank)):
+            if bank.predicts_value and not codes:
+                raise ValueError(f"bank '{name}' predicts a value, which only a base with trunk 'sum' codes")
+        if self.ownership.bank.shape == "value":
+            raise ValueError("ownership scores correct the base; their shape is 'shift', not 'value'")
+        return self
 
     @field_validator("seeds")
     @classmethod

@@ -3,6 +3,8 @@
     linear    W_k h + b_k
     mlp       a few hidden layers
     lowrank   W_c V_k σ(U_k h), rank R; V_k is zero at the start, the classifier W_c is the base's and frozen
+    shift     W_c (code(v + g_k(h)) - h), for a base that codes a value v (`value_bank`); g_k is an mlp
+    value     the same as a head of its own: W_c code(v + g_k(h))
 
 times `scale`. The first axis of every tensor is the expert, so all experts run as one batched product, and expert k is
 slice k of every tensor. `forward` takes what each expert reads, (K, B, E), to its outputs, (K, B, C).
@@ -20,6 +22,7 @@ from redx.config import BankConfig
 from redx.errors import RedxError
 from redx.models.base import Base
 from redx.models.fitting import expected_shapes
+from redx.models.value_bank import SHAPES, ValueBank, check_value_base
 
 ACTIVATIONS = {"gelu": nn.functional.gelu, "relu": torch.relu, "tanh": torch.tanh}
 MISFIT = "The experts do not fit this bank (other tensors or shapes); train them with this run's settings."
@@ -126,7 +129,7 @@ class LowRankBank(nn.Module):
         return [(self.down, self.down.shape[1] ** -0.5), (self.up, 0.0), *new]
 
 
-Bank = MLPBank | LowRankBank
+Bank = MLPBank | LowRankBank | ValueBank
 
 
 def build_bank(config: BankConfig, experts: int, base: Base) -> Bank:
@@ -151,19 +154,33 @@ def build_bank(config: BankConfig, experts: int, base: Base) -> Bank:
         new = base.outputs - base.known
         return LowRankBank(experts, base.width, hidden, base.weight, config.scale, config.activation, new)
     inner = [] if config.shape == "linear" else [hidden] * config.depth
+    if config.shape in SHAPES:
+        check_value_base(base)
+        network = MLPBank(experts, [base.width, *inner, 1], config.scale, config.activation)
+        return ValueBank(network, base, shift=config.shape == "shift")
     return MLPBank(experts, [base.width, *inner, base.outputs], config.scale, config.activation)
 
 
 def initialise_bank(bank: Bank, generators: Sequence[Generator]) -> None:
     """Draw the parameters of expert k from generator k, so that they do not depend on the other experts."""
     with torch.no_grad():
-        for parameter, bound in bank.initial_bounds():
+        for parameter, bound in _initial_bounds(bank):
             for index, generator in enumerate(generators):
                 parameter[index] = (2 * torch.rand(parameter.shape[1:], generator=generator) - 1) * bound
 
 
+def _initial_bounds(bank: Bank) -> list[tuple[Tensor, float]]:
+    """Return every parameter with the bound of its distribution; the last layer of a `ValueBank` is zero."""
+    if not isinstance(bank, ValueBank):
+        return bank.initial_bounds()
+    assert isinstance(bank.network, MLPBank)
+    *inner, weight, bias = bank.network.initial_bounds()
+    return [*inner, (weight[0], 0.0), (bias[0], 0.0)]
+
+
 def lift_new_classes(bank: Bank, levels: Tensor, new: int) -> None:
     """Set the bias of the last outputs, one for each new class, to level k in expert k, (K,)."""
+    assert not isinstance(bank, ValueBank)  # `build_bank` refuses new classes there
     bias = bank.biases[-1] if isinstance(bank, MLPBank) else bank.new_bias
     assert bias is not None
     with torch.no_grad():

@@ -47,9 +47,7 @@ class RiskControlled:
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
 
-    def _controlled(
-        self, parts: Parts, library: ExpertLibrary, claims: Tensor, columns: Tensor | None = None
-    ) -> Parts:
+    def _controlled(self, parts: Parts, library: ExpertLibrary, claims: Tensor, columns: Tensor | None = None) -> Parts:
         """Return the record with confidences and cut-offs, given the claims of these experts, (N, K).
 
         Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.

@@ -26,9 +26,10 @@ import torch
 from torch import Tensor
 
 from redx.composition.parts import predicted_classes
-from redx.models.banks import ROWS, Bank, LowRankBank
+from redx.models.banks import ROWS, Bank, LowRankBank, MLPBank
 from redx.models.expert import Expert
 from redx.models.ownership import OwnershipScorer, mask_agreement, own_class_score
+from redx.models.value_bank import ValueBank
 
 SLOTS = 64  # experts of the first chunk
 ALIGNMENT = 64  # bytes
@@ -41,6 +42,10 @@ class _Layers:
     """What a bank of one expert computes, as plain tensors: weights (1, inner, outer), biases (1, 1, outer) or None."""
 
     def __init__(self, bank: Bank) -> None:
+        self.code: ValueBank | None = None
+        if isinstance(bank, ValueBank):  # the layers give a value, which the base's code turns into logits
+            assert isinstance(bank.network, MLPBank)
+            self.code, bank = bank, bank.network
         with torch.no_grad():
             if isinstance(bank, LowRankBank):
                 self.weights = [bank.down.detach(), bank.up @ bank.classifier]  # V_k W_c, folded
@@ -59,21 +64,23 @@ class _Layers:
         """What two experts must share to lie in one chunk."""
         sizes = tuple(tuple(weight.shape[1:]) for weight in self.weights)
         kinds = self.weights[0].dtype, self.weights[0].device
-        return sizes, [bias is None for bias in self.biases] == [True] * len(sizes), self.scale, self.activation, *kinds
+        bare = [bias is None for bias in self.biases] == [True] * len(sizes)
+        return sizes, bare, self.scale, self.activation, self.code and self.code.shift, *kinds
 
 
 class _Chunk:
     """Experts of one shape, each in a slot of tensors that are allocated once."""
 
     def __init__(self, like: _Layers, slots: int = SLOTS) -> None:
-        self.scale, self.activation = like.scale, like.activation
+        self.scale, self.activation, self.code = like.scale, like.activation, like.code
         self._flat = [_aligned(slots, weight[0].numel(), weight) for weight in like.weights]
         shapes = [weight.shape[1:] for weight in like.weights]
         self.weights = [_unflatten(flat, *shape) for flat, shape in zip(self._flat, shapes, strict=True)]
         self.biases = [None if bias is None else bias.new_empty(slots, *bias.shape[1:]) for bias in like.biases]
         self.free = list(range(slots - 1, -1, -1))
         self.slots, self.dtype, self.device = slots, self.weights[0].dtype, self.weights[0].device
-        self.width = max(max(weight.shape[1:]) for weight in self.weights)
+        products = [*self.weights, *([] if self.code is None else [self.code.classifier[None]])]
+        self.width = max(max(weight.shape[1:]) for weight in products)
 
     def put(self, layers: _Layers) -> int:
         """Copy one expert into a free slot and return the slot."""
@@ -94,7 +101,7 @@ class _Chunk:
             chosen = slice(first, first + count)
         else:
             chosen = torch.tensor(slots)
-        last = len(self.weights) - 1
+        last, read = len(self.weights) - 1, x
         for layer, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
             weight = (
                 weights[chosen]
@@ -106,6 +113,7 @@ class _Chunk:
             x = (_expert_by_expert if single else _product)(bias, x, weight)
             x = self.activation(x.contiguous()) if layer < last else x  # gelu has other bits where it is not
         x = x if self.scale == 1 else self.scale * x
+        x = x if self.code is None else self.code.code(x, read)
         return (x if len(x) == count else x[:count]).to(device)
 
 
@@ -257,7 +265,7 @@ def _in_order(placed: Sequence[tuple[int, int]]) -> bool:
 
 def _device(bank: Bank) -> torch.device:
     """Return where a bank lies; its own tensors tell it without a walk over all parameters."""
-    return bank.down.device if isinstance(bank, LowRankBank) else bank.weights[0].device
+    return bank.classifier.device if isinstance(bank, LowRankBank | ValueBank) else bank.weights[0].device
 
 
 def _slice_or_list(columns: list[int]) -> slice | list[int]:

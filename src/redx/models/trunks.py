@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from redx.errors import RedxError
 from redx.io.safetensors_files import open_safetensors
-
-VALUE_SPAN = 3.3  # distance between the values of the first and the last class: values are of about unit size
+from redx.models.values import PERIOD, code_values
 
 
 class MLPTrunk(nn.Module):
@@ -101,7 +100,7 @@ class TokenSum(nn.Module):
     window = 4  # tokens that f reads at once
     kept = 64  # principal directions of the token states that f reads
     waves = 32
-    period = 1.3 * VALUE_SPAN  # of the slowest wave
+    period = PERIOD  # of the slowest wave
 
     def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
         super().__init__()
@@ -132,8 +131,7 @@ class TokenSum(nn.Module):
 
     def code(self, value: Tensor) -> Tensor:
         """Return h, (N, D), for values v, (N,)."""
-        angles = value[:, None] * torch.arange(1, self.waves + 1, device=value.device) * (2 * torch.pi / self.period)
-        return torch.cat([angles.cos(), angles.sin()], -1)
+        return code_values(value, self.waves)
 
     def forward(self, x: Tensor) -> Tensor:  # (N, T, E) -> (N, D) or (N, D + H)
         summed = self.sum(x)

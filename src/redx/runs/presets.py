@@ -77,6 +77,9 @@ def _apply_changes(settings: dict[str, Any], wanted: dict[str, Any]) -> None:
         is_sum = wanted["trunk"] == "sum"
         settings["reading"]["pooling"] = wanted.get("pooling") or ("tokens" if is_sum else "mean")
         settings["base"]["teach"] = "value" if is_sum else "classes"
+        for bank in () if is_sum else (*settings["banks"].values(), settings["ownership"]["bank"]):
+            if bank["shape"] in ("shift", "value"):  # only a sum codes values
+                bank |= {"shape": "mlp", "depth": 2, "fit": "gradient"}
     settings["banks"] = {name: bank for name, bank in settings["banks"].items() if name.split("/")[0] in forms}
     settings["main"] = {form: bank for form, bank in settings["main"].items() if form in forms}
     for name, value in wanted.items():

@@ -24,10 +24,12 @@ from redx.models.banks import (
 from redx.models.base import Base
 from redx.models.ownership import OwnershipScorer
 from redx.models.router import NetworkRouter
+from redx.models.value_bank import ValueBank
 from redx.seeding import generator
 from redx.training.closed_form import fit_bank
 from redx.training.datasets import ExpertData
 from redx.training.loop import draw_rows, dropout, gather_rows, train
+from redx.training.value_ridge import fit_values
 
 OWNERSHIP = BankId("residual", "ownership")  # ownership scores by class are trained like residual experts
 NEW_CLASS_WEIGHT = 0.5  # routing weight at which an expert with new classes has to be right in its own domain
@@ -70,6 +72,8 @@ def train_bank(
     """
     datasets, base = [data.to(device) for data in datasets], base.features_to(device)
     bank = build_bank(config, len(datasets), base).to(device)
+    if isinstance(bank, ValueBank) and config.fit == "ridge":
+        return fit_values(bank.cpu(), config, datasets)
     seeds = [seed] * len(datasets) if isinstance(seed, int) else list(seed)
     names = [(number, data.name) for number, data in zip(seeds, datasets, strict=True)]
     initialise_bank(bank, [generator(number, "expert", bank_id, name) for number, name in names])
@@ -90,11 +94,16 @@ def train_bank(
 
     def loss(rows: Tensor) -> Tensor:
         x, labels = gather_rows(own, rows)  # (K, B, E), (K, B)
-        start = base.classify(x) if bank_id.corrects_base else 0.0
-        total = losses(start + weight * outputs(x), labels, unit, config.smoothing)
+        if isinstance(bank, ValueBank):
+            total = bank.errors(x, labels)
+        else:
+            start = base.classify(x) if bank_id.corrects_base else 0.0
+            total = losses(start + weight * outputs(x), labels, unit, config.smoothing)
         if config.anchor == "none":
             return total
         x, labels = gather_rows(anchors, draw_rows(anchors, rows.shape[1], draws))
+        if isinstance(bank, ValueBank) and (config.anchor == "truth" or not bank.shift):
+            return total + config.anchor_weight * bank.errors(x, labels)
         start = base.classify(x) if bank_id.corrects_base else None
         return total + config.anchor_weight * anchor_loss(config.anchor, start, outputs(x), labels)
 
@@ -211,7 +220,7 @@ def train_pooled(
     everything = ExpertData("pooled", train, train, validation, validation)
     heads = {
         bank_id: train_bank(bank_id, bank, [everything], base, seed, unit, config.device)
-        if bank.fit == "gradient"
+        if bank.fit == "gradient" or bank.predicts_value
         else fit_bank(bank_id, bank, train, validation, base, seed)
         for bank_id, bank in config.of_form("pooled").items()
     }

@@ -14,7 +14,8 @@ from redx.models.backbones.base import Encoder
 from redx.models.backbones.image import IdentityEncoder
 from redx.models.base import Base
 from redx.models.encoder import FeatureEncoder, build_encoder
-from redx.models.trunks import VALUE_SPAN, MLPTrunk, TokenSum
+from redx.models.trunks import MLPTrunk, TokenSum
+from redx.models.values import class_values, classifier_of_values
 from redx.seeding import generator
 from redx.training.datasets import BATCH, shared_rows, split_validation
 from redx.training.loop import train
@@ -123,11 +124,10 @@ def fit_base(
 
 def set_class_values(trunk: TokenSum, classifier: nn.Linear) -> Tensor:
     """Fix the classifier so that class c answers best at its own value, in order; return the values, (C,)."""
-    count = classifier.out_features
-    values = (torch.arange(count, device=classifier.weight.device) - (count - 1) / 2) * (VALUE_SPAN / count)
-    classifier.weight.data = 2 * trunk.code(values)
+    count, device = classifier.out_features, classifier.weight.device
+    classifier.weight.data = classifier_of_values(count, trunk.waves).T.contiguous().to(device)
     classifier.bias.data.zero_()
-    return values
+    return class_values(count, device)
 
 
 def start_from_means(encoder: Encoder, classifier: nn.Linear, shared: Split) -> None:

@@ -81,15 +81,35 @@ def test_the_presets_of_the_papers_have_their_settings(name: str) -> None:
             assert training.precision == ("float16" if config is few else "float32")
 
 
-def test_heads_and_residual_experts_of_a_weak_base_differ_in_what_they_learn_and_for_how_long() -> None:
-    for preset in ("quick", "default"):
-        banks = get_preset("addition", preset).banks
-        alike = [banks[BankId(*key)] for key in (("standalone", "plain"), ("pooled", "mlp"))]
-        assert alike == [banks[PLAIN]] * 2
-        residual, standalone = banks[BankId("residual", "anchored")], banks[BankId("standalone", "anchored")]
-        assert residual.training.epochs == 2 * standalone.training.epochs
-        longer = standalone.training.model_copy(update={"epochs": residual.training.epochs})
-        assert residual == standalone.model_copy(update={"training": longer})
+@pytest.mark.parametrize("task", ["addition", "mixed"])
+@pytest.mark.parametrize("preset", ["quick", "default"])
+def test_heads_and_residual_experts_of_a_weak_base_have_the_same_make(task: str, preset: str) -> None:
+    banks = get_preset(task, preset).banks
+    for name in ("plain", "anchored"):
+        residual, standalone = banks[BankId("residual", name)], banks[BankId("standalone", name)]
+        assert (residual.shape, standalone.shape) == ("shift", "value")
+        assert standalone == residual.model_copy(update={"shape": "value"})
+    assert banks[BankId("pooled", "value")] == banks[BankId("standalone", "plain")]
+
+
+def test_another_trunk_has_experts_of_classes() -> None:
+    config = configure("mixed", trunk="mlp")
+    assert {bank.shape for bank in (*config.banks.values(), config.ownership.bank)} == {"mlp"}
+    assert {bank.fit for bank in config.banks.values()} == {"gradient"}
+    assert configure("mixed", trunk="sum").banks == get_preset("mixed", "default").banks
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["banks.residual/plain.shape=value"], "'shift' is for residual banks"),
+        (["ownership.bank.shape=value"], "their shape is 'shift'"),
+        (["base.teach=classes"], "only a base with trunk 'sum' codes"),
+    ],
+)
+def test_experts_of_values_in_the_wrong_place_are_refused(changes: list[str], message: str) -> None:
+    with pytest.raises(RedxError, match=message):
+        configure("mixed", assignments=changes)
 
 
 @pytest.mark.slow

@@ -43,7 +43,9 @@ def study(
         activations, facts["out_of_turn"] = false_activations(config, data, models)
         facts["price_of_safety"] = curve
         tables += [_price_table(curve), activations]
-        figures.append(_price_figure(curve, _mean_accuracy(parts, "base"), _mean_accuracy(parts, "global")))
+        figures.append(
+            _price_figure(curve, _mean_accuracy(config, parts, "base"), _mean_accuracy(config, parts, "global"))
+        )
     tables.append(compare_forms(parts))
     first = config.seeds[0]
     if train and PLAIN in models[first].banks and config.router.is_trained:
@@ -149,9 +151,9 @@ def _price_figure(curve: Curve, base: float, pooled: float | None) -> Figure:
     return Figure("price-of-safety", "The price of safety: clean and certified accuracy against α.", (panel,))
 
 
-def _mean_accuracy(parts: dict[int, Banks], rule: str) -> float:
+def _mean_accuracy(config: RunConfig, parts: dict[int, Banks], rule: str) -> float:
     """Return the accuracy of `base` or `global`, the mean over the seeds that have its bank."""
-    bank_id = {"base": ANCHORED, "global": BankId("pooled", "mlp")}[rule]
+    bank_id = {"base": ANCHORED, "global": config.main_bank("pooled")}[rule]
     shares = [accuracy(rule, banks[bank_id]) for banks in parts.values() if bank_id in banks]
     return sum(shares) / max(1, len(shares))
 
