@@ -95,10 +95,9 @@ def test_stacked_experts_and_saved_ones_give_the_same_bits(config: BankConfig) -
     library = ExpertLibrary({expert.name: expert for expert in files}, base, {PLAIN: config}, OwnershipConfig())
     alone = [run_bank(load_bank(config, [tensors], base), x)[:, 0] for tensors in split_bank(bank)]
     assert torch.equal(library.outputs(PLAIN, x), torch.stack(alone, 1))
-    where = torch.rand(40, 3, generator=generator(0, "where")) > 0.5
-    chosen = library.outputs(PLAIN, x, where)
-    assert torch.allclose(chosen, torch.stack(alone, 1) * where[..., None], atol=1e-4)
-    assert not chosen[~where].any()
+    first = torch.randint(3, (len(x), 2), generator=generator(0, "first"))
+    chosen = torch.stack(alone, 1)[torch.arange(len(x))[:, None], first]  # (N, 2, C)
+    assert torch.allclose(library.first_outputs(PLAIN, x, first), chosen, atol=1e-4)
     before = library.outputs(PLAIN, x)
     library.add(library.remove("b"), unverified=True)
     assert torch.equal(library.outputs(PLAIN, x), before)

@@ -79,8 +79,8 @@ class _Chunk:
         self.biases = [None if bias is None else bias.new_empty(slots, *bias.shape[1:]) for bias in like.biases]
         self.free = list(range(slots - 1, -1, -1))
         self.slots, self.dtype, self.device = slots, self.weights[0].dtype, self.weights[0].device
-        products = [*self.weights, *([] if self.code is None else [self.code.classifier[None]])]
-        self.width = max(max(weight.shape[1:]) for weight in products)
+        products = [*shapes, *([] if self.code is None else [self.code.classifier.shape])]
+        self.width, self.outputs = max(max(shape) for shape in products), products[-1][1]
 
     def put(self, layers: _Layers) -> int:
         """Copy one expert into a free slot and return the slot."""
@@ -157,7 +157,7 @@ class Members:
 
     def __init__(self, experts: Sequence[Expert], banks: Sequence[Bank]) -> None:
         self.experts, self.banks = experts, banks
-        self._tensors = [bank.down if isinstance(bank, LowRankBank) else bank.weights[0] for bank in banks]
+        self._tensors = [_first_parameter(bank) for bank in banks]
         self._found: tuple[torch.dtype, list[torch.device], Groups] | None = None
 
     def groups(self, stack: Stack, dtype: torch.dtype) -> Groups:
@@ -198,7 +198,7 @@ class Stack:
     def slot(self, expert: Expert, bank: Bank, dtype: torch.dtype = torch.float32) -> tuple[_Chunk, int]:
         """Return the chunk and the slot of an expert, which is copied there on the first call in this precision."""
         known = self._slots.get(expert)
-        if known is not None and known[0].dtype == dtype and known[0].device == _device(bank):
+        if known is not None and known[0].dtype == dtype and known[0].device == _first_parameter(bank).device:
             return known
         layers = _Layers(bank)
         chunks = self._chunks.setdefault(layers.shape, [])
@@ -216,7 +216,7 @@ class Stack:
         if len(groups) == 1 and chunk.width * len(h) * count <= VALUES and _in_order(placed):  # all of them at once
             values = chunk.run([slot for _, slot in placed], h.expand(count, *h.shape))
             return values.transpose(0, 1).contiguous()
-        outputs = h.new_empty(len(h), count, chunk.weights[-1].shape[2])
+        outputs = h.new_empty(len(h), count, chunk.outputs)
         self._run_in_pieces(groups, h, outputs)
         return outputs
 
@@ -263,9 +263,13 @@ def _in_order(placed: Sequence[tuple[int, int]]) -> bool:
     return all(column == place for place, (column, _) in enumerate(placed))
 
 
-def _device(bank: Bank) -> torch.device:
-    """Return where a bank lies; its own tensors tell it without a walk over all parameters."""
-    return bank.classifier.device if isinstance(bank, LowRankBank | ValueBank) else bank.weights[0].device
+def _first_parameter(bank: Bank) -> Tensor:
+    """Return one parameter of a bank, which tells where it lies without a walk over all parameters."""
+    if isinstance(bank, LowRankBank):
+        return bank.down
+    network = bank.network if isinstance(bank, ValueBank) else bank
+    assert isinstance(network, MLPBank)
+    return network.weights[0]
 
 
 def _slice_or_list(columns: list[int]) -> slice | list[int]:
