@@ -18,7 +18,7 @@ from redx.models.backbones.runtimes import Runtime
 BATCH = 32  # texts of a batch of the opponents, the default of sentence-transformers
 SORTED = "transformers, sorted by length"
 OPPONENTS = {"sentence-transformers": "sentence_transformers", "ONNX Runtime": "onnxruntime"}
-RUNTIMES: dict[str, Runtime] = {"ours, runtime onnx": "onnx", "ours, runtime int8": "int8"}
+RUNTIMES: dict[str, Runtime] = {f"ours, runtime {name}": name for name in ("int16", "int8", "onnx")}
 
 
 def bench_encode(settings: BenchSettings) -> Iterator[BenchRow]:
@@ -40,7 +40,8 @@ def bench_encode(settings: BenchSettings) -> Iterator[BenchRow]:
         if "ONNX Runtime" not in missing:
             session = export_onnx(frozen, Path(scratch))
             sides["ONNX Runtime"] = lambda: run_onnx(session, frozen, sorted(texts, key=len))
-            for name, runtime in RUNTIMES.items():
+        for name, runtime in RUNTIMES.items():
+            if runtime != "onnx" or "ONNX Runtime" not in missing:
                 other = FrozenLM(folder, (depth,), "mean", runtime=runtime)
                 sides[name] = lambda other=other: list(other.encode(texts))
         seconds = alternate(sides, settings.repeat)

@@ -14,6 +14,7 @@ from helpers.commands import Ask
 from redx.config import ReadingConfig
 from redx.errors import RedxError
 from redx.models.backbones import runtimes
+from redx.models.backbones.int8 import Int8Linear
 from redx.models.backbones.language import FrozenLM, Pooling
 from redx.models.backbones.runtimes import Runtime
 from redx.models.base import Base
@@ -22,7 +23,7 @@ from redx.models.fingerprint import fingerprint_base
 from redx.tasks import get_preset
 
 TEXTS = ["1+2=?", "What is 37 plus 12?", "a", "2+2=?", "What is 11 plus 12?", "no"]
-OTHERS: list[Runtime] = ["onnx", "int8"]
+OTHERS: list[Runtime] = ["onnx", "int8", "int16"]
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -38,10 +39,32 @@ def test_onnx_computes_what_torch_does(
     torch.testing.assert_close(features, FrozenLM(folder, blocks, pooling).read(TEXTS), atol=1e-5, rtol=1e-4)
 
 
-def test_int8_stays_near_torch_and_is_not_torch(bert: Path) -> None:
-    features, plain = (FrozenLM(bert, (-1,), "mean", runtime=name).read(TEXTS) for name in ("int8", "torch"))
+@pytest.mark.parametrize(("runtime", "error"), [("int8", 0.05), ("int16", 5e-4)])
+@pytest.mark.parametrize("kind", ["qwen", "bert"])
+def test_integers_stay_near_torch_and_are_not_torch(
+    kind: str, runtime: Runtime, error: float, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(kind)
+    features, plain = (FrozenLM(folder, (-1,), "mean", runtime=name).read(TEXTS) for name in (runtime, "torch"))
     assert not torch.equal(features, plain)
-    assert float((features - plain).norm() / plain.norm()) < 0.05
+    assert float((features - plain).norm() / plain.norm()) < error
+
+
+@pytest.mark.parametrize("terms", [1, 2])
+def test_a_layer_in_integers_reads_every_token_by_itself(terms: int) -> None:
+    linear, draw = torch.nn.Linear(40, 24), torch.Generator().manual_seed(0)
+    layer, x = Int8Linear(linear, terms), torch.randn(3, 7, 40, generator=draw)
+    x[1, 2] = 0
+    with torch.inference_mode():
+        values = layer(x)
+        alone = torch.stack([layer(token[None])[0] for token in x.flatten(0, 1)]).view_as(values)
+    assert torch.equal(values, alone)
+    assert torch.equal(values[1, 2], linear.bias.detach())
+    bound = (0.5 if terms == 1 else 0.75 / 254) / 127  # of a number, relative to the largest of its row
+    largest = x.abs().amax(-1, keepdim=True), linear.weight.detach().abs().amax(-1)
+    sums = x.abs().sum(-1, keepdim=True), linear.weight.detach().abs().sum(-1)
+    allowed = bound * (largest[0] * sums[1] + largest[1] * sums[0]) + 40 * bound**2 * largest[0] * largest[1] + 1e-6
+    assert ((values - linear(x).detach()).abs() <= 1.01 * allowed + 40 * largest[0] * largest[1] / 508**2 * 4).all()
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
@@ -52,7 +75,7 @@ def test_features_of_runtimes_are_cached_apart(bert: Path, runtime: Runtime) -> 
     assert other.cache.missing(TEXTS) == TEXTS
     other.prepare(TEXTS)
     assert other.cache.missing(TEXTS) == []
-    assert other.cache.info["runtime"] == runtime
+    assert other.cache.info["runtime"] == runtimes.MARKS.get(runtime, runtime)
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
@@ -82,17 +105,15 @@ def test_a_killed_encoding_ends_with_the_same_bits(
     assert torch.equal(again.read(texts), torch.cat([whole[text] for text in texts]))
 
 
-@pytest.mark.parametrize("runtime", OTHERS)
-def test_a_missing_package_is_named_in_one_sentence(
-    bert: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_in_one_sentence(bert: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "onnxruntime" else find(name, *rest)
     )
     with pytest.raises(RedxError, match=r"needs onnxruntime; install with `pip install 'redx\[onnx\]'`"):
-        FrozenLM(bert, (1,), "mean", runtime=runtime)
-    FrozenLM(bert, (1,), "mean").read(["a"])  # torch needs none of it
+        FrozenLM(bert, (1,), "mean", runtime="onnx")
+    for runtime in ("torch", "int8", "int16"):  # these need none of it
+        FrozenLM(bert, (1,), "mean", runtime=runtime).read(["a"])
 
 
 def test_the_command_line_says_so_too(ask: Ask, bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +167,7 @@ def test_fingerprints_contain_the_runtime_and_stay_as_they_were_for_torch(bert: 
         width = encoder.frozen.width
         base = Base(encoder, torch.ones(width, 2), torch.zeros(2), torch.zeros(width), torch.ones(width))
         marks.append((encoder.mark, fingerprint_base(base, changed, ("a", "b"), ())["feature settings"]))
-    assert len({mark for mark, _ in marks}) == len({settings for _, settings in marks}) == 3
+    assert len({mark for mark, _ in marks}) == len({settings for _, settings in marks}) == 1 + len(OTHERS)
     before = {"reading": {**config.reading.model_dump(exclude={"runtime"}), "blocks": (1,)}}
     before["trunk"] = config.base.trunk.model_dump()
     assert marks[0][1] == hashlib.sha256(repr(before).encode()).hexdigest()[:16]

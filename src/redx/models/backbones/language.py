@@ -21,7 +21,7 @@ from redx.io.feature_cache import FeatureCache
 from redx.io.progress import progress
 from redx.models.backbones import hub
 from redx.models.backbones.hub import hash_model, quiet_transformers, require_packages
-from redx.models.backbones.runtimes import Runtime, States, build_states, check_runtime
+from redx.models.backbones.runtimes import MARKS, Runtime, States, build_states, check_runtime
 
 Pooling = Literal["mean", "last", "both", "tokens"]
 Precision = Literal["float32", "bfloat16", "float16"]
@@ -52,8 +52,8 @@ class FrozenLM:
     batch_tokens
         Upper bound on the tokens of a batch; a text that has more forms a batch of its own.
     runtime
-        What runs the model: `torch`, `onnx` (ONNX Runtime with the same weights) or `int8` (ONNX Runtime with weights
-        of eight bits). Features of different runtimes are cached apart.
+        What runs the model: `torch`, `onnx` (ONNX Runtime with the same weights), or torch with linear layers in
+        integers, `int16` (two of eight bits a number) or `int8` (one). Features of different runtimes are cached apart.
 
     Attributes
     ----------
@@ -109,7 +109,8 @@ class FrozenLM:
         if self.max_tokens:
             info["tokens"], name = self.max_tokens, f"{name}-t{self.max_tokens}"
         if self.runtime != "torch":
-            info["runtime"], name = self.runtime, f"{name}-{self.runtime}"
+            info["runtime"] = mark = MARKS.get(self.runtime, self.runtime)
+            name = f"{name}-{mark}"
         return FeatureCache(cache_folder() / "features" / name, self.width, info)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What runs the frozen part of a language model: torch, or ONNX Runtime with the same weights or with int8 weights.
+"""What runs the frozen part of a language model: torch, torch with linear layers in integers, or ONNX Runtime.
 
 Every runtime is a function from tokens (N, T) to the states of the blocks that are read, (N, T, D·B). Graphs for ONNX
 Runtime are made from the torch model when it is loaded, and compared with it on texts of other lengths.
@@ -7,7 +7,6 @@ Runtime are made from the torch model when it is loaded, and compared with it on
 from __future__ import annotations
 
 import importlib.util
-import logging
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -20,8 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from redx.errors import RedxError
+from redx.models.backbones.int8 import quantise
 
-Runtime = Literal["torch", "int8", "onnx"]
+Runtime = Literal["torch", "int16", "int8", "onnx"]
+TERMS = {"int16": 2, "int8": 1}  # integers of eight bits a number
+MARKS = {"int8": "int8-by-token"}  # names in the cache that differ: before, int8 was what ONNX Runtime computes
 States = Callable[[Tensor], Tensor]
 PACKAGES = ("onnx", "onnxruntime")
 PROBES = ((2, 7), (1, 3), (3, 11))  # sizes of batches: the first makes the graph, all of them check it
@@ -51,7 +53,7 @@ def check_runtime(runtime: Runtime, precision: str, device: str) -> None:
     Parameters
     ----------
     runtime
-        `torch`, `int8` or `onnx`.
+        `torch`, `int16`, `int8` or `onnx`.
     precision
         Precision of the weights.
     device
@@ -63,7 +65,7 @@ def check_runtime(runtime: Runtime, precision: str, device: str) -> None:
         raise RedxError(
             f"The runtime {runtime} runs in float32 on the CPU, not {precision} on {device}; choose --runtime torch."
         )
-    if missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]:
+    if runtime == "onnx" and (missing := [name for name in PACKAGES if importlib.util.find_spec(name) is None]):
         raise RedxError(
             f"The runtime {runtime} needs {' and '.join(missing)}; install with `pip install 'redx[onnx]'`, "
             "or choose --runtime torch."
@@ -89,25 +91,25 @@ def build_states(model: nn.Module, blocks: tuple[int, ...], runtime: Runtime, de
     callable
         Takes tokens without padding, (N, T), and returns states of shape (N, T, D·B) on the CPU.
     """
+    model = quantise(model, TERMS[runtime]) if runtime in TERMS else model
     module = _BlockStates(model, blocks).eval()
 
     def run_torch(tokens: Tensor) -> Tensor:
         with torch.inference_mode():
             return module(tokens.to(device)).float().cpu()
 
-    if runtime == "torch":
+    if runtime != "onnx":
         return run_torch
-    session = _make_session(module, runtime)
+    session = _make_session(module)
 
     def run_onnx(tokens: Tensor) -> Tensor:
         return torch.from_numpy(session.run(None, {"tokens": tokens.numpy()})[0])
 
-    if runtime == "onnx":  # int8 comes from the same graph, and differs
-        _check_graph(module, run_torch, run_onnx)
+    _check_graph(module, run_torch, run_onnx)
     return run_onnx
 
 
-def _make_session(module: _BlockStates, runtime: Runtime) -> Any:
+def _make_session(module: _BlockStates) -> Any:
     """Return a session of ONNX Runtime for a model, with as many threads as torch."""
     import onnxruntime
 
@@ -117,7 +119,6 @@ def _make_session(module: _BlockStates, runtime: Runtime) -> Any:
         file = Path(scratch, "model.onnx")
         try:
             _export(module, file)
-            file = _quantise(file) if runtime == "int8" else file
             return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         except Exception as error:  # exporter and runtime raise errors of many types for operations they do not know
             reason = " ".join(str(error).split())[:200] or type(error).__name__
@@ -137,26 +138,6 @@ def _export(module: _BlockStates, file: Path) -> None:
             dynamic_axes=axes,
             dynamo=False,
         )
-
-
-def _quantise(file: Path) -> Path:
-    """Write the graph with int8 weights, one scale a column; activations get their scale when they are computed."""
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    small, log = file.with_name("int8.onnx"), logging.getLogger()
-    level = log.level
-    log.setLevel(logging.ERROR)  # the quantiser advises a preparation that changes nothing here
-    try:
-        quantize_dynamic(
-            str(file),
-            str(small),
-            per_channel=True,
-            weight_type=QuantType.QInt8,
-            op_types_to_quantize=["MatMul", "Gemm"],
-        )
-    finally:
-        log.setLevel(level)
-    return small
 
 
 def _probe(module: _BlockStates, texts: int, length: int) -> Tensor:
