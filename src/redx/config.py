@@ -155,10 +155,10 @@ class ReadingConfig(StrictConfig):
     tokens: int | None = Field(
         default=None, ge=8, description="cut longer texts after this number of tokens; without it they are refused"
     )
-    runtime: Literal["torch", "int16", "int8", "onnx"] = Field(
+    runtime: Literal["torch", "int8", "onnx"] = Field(
         default="torch",
-        description="what runs the frozen part: torch, onnx (ONNX Runtime), or torch with linear layers in integers: "
-        "int16 (two of 8 bits a number) or int8 (one: faster, but about one answer in two hundred differs)",
+        description="what runs the frozen part: torch, onnx (ONNX Runtime) or int8 (torch with linear layers in 8-bit "
+        "integers: faster, but about one answer in two hundred differs)",
     )
 
 

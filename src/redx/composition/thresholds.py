@@ -104,8 +104,9 @@ def _error_bound(parts: Parts, experts: int) -> tuple[Tensor, Tensor]:
 
     It is infinite where the sum over so many `experts` could overflow.
     """
-    flat = parts.residuals.flatten(1)
-    size, base = torch.maximum(flat.amax(1), -flat.amin(1)), parts.base.abs().amax(-1)
+    pieces = parts.residuals.flatten(1).split(_rows(parts))  # both ends are found while a piece is in the cache
+    size = torch.cat([torch.maximum(piece.amax(1), -piece.amin(1)) for piece in pieces])
+    base = parts.base.abs().amax(-1)
     precision, steps = torch.finfo(size.dtype), parts.experts + 8
     fits = experts * size + base < precision.max / (2 * SAFETY)
     fixed = SAFETY * steps * (2 * precision.eps * base + precision.tiny)

@@ -117,7 +117,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         anchor: str = "margin",
         alpha: float | None = None,
         router: str = "keys",
-        share: float = 0.3,
+        share: float = 1.0,
         held_out: float = 0.2,
         n_domains: int = 3,
         hidden: int = 64,

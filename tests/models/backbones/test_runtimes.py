@@ -23,7 +23,7 @@ from redx.models.fingerprint import fingerprint_base
 from redx.tasks import get_preset
 
 TEXTS = ["1+2=?", "What is 37 plus 12?", "a", "2+2=?", "What is 11 plus 12?", "no"]
-OTHERS: list[Runtime] = ["onnx", "int8", "int16"]
+OTHERS: list[Runtime] = ["onnx", "int8"]
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -39,32 +39,29 @@ def test_onnx_computes_what_torch_does(
     torch.testing.assert_close(features, FrozenLM(folder, blocks, pooling).read(TEXTS), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("runtime", "error"), [("int8", 0.05), ("int16", 5e-4)])
 @pytest.mark.parametrize("kind", ["qwen", "bert"])
-def test_integers_stay_near_torch_and_are_not_torch(
-    kind: str, runtime: Runtime, error: float, request: pytest.FixtureRequest
-) -> None:
+def test_int8_stays_near_torch_and_is_not_torch(kind: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(kind)
-    features, plain = (FrozenLM(folder, (-1,), "mean", runtime=name).read(TEXTS) for name in (runtime, "torch"))
+    features, plain = (FrozenLM(folder, (-1,), "mean", runtime=name).read(TEXTS) for name in ("int8", "torch"))
     assert not torch.equal(features, plain)
-    assert float((features - plain).norm() / plain.norm()) < error
+    assert float((features - plain).norm() / plain.norm()) < 0.05
 
 
-@pytest.mark.parametrize("terms", [1, 2])
-def test_a_layer_in_integers_reads_every_token_by_itself(terms: int) -> None:
+def test_a_layer_in_integers_reads_every_token_by_itself() -> None:
     linear, draw = torch.nn.Linear(40, 24), torch.Generator().manual_seed(0)
-    layer, x = Int8Linear(linear, terms), torch.randn(3, 7, 40, generator=draw)
+    layer, x = Int8Linear(linear), torch.randn(3, 7, 40, generator=draw)
     x[1, 2] = 0
+    weight = linear.weight.detach()
     with torch.inference_mode():
-        values = layer(x)
+        values, exact = layer(x), linear(x)
         alone = torch.stack([layer(token[None])[0] for token in x.flatten(0, 1)]).view_as(values)
     assert torch.equal(values, alone)
     assert torch.equal(values[1, 2], linear.bias.detach())
-    bound = (0.5 if terms == 1 else 0.75 / 254) / 127  # of a number, relative to the largest of its row
-    largest = x.abs().amax(-1, keepdim=True), linear.weight.detach().abs().amax(-1)
-    sums = x.abs().sum(-1, keepdim=True), linear.weight.detach().abs().sum(-1)
-    allowed = bound * (largest[0] * sums[1] + largest[1] * sums[0]) + 40 * bound**2 * largest[0] * largest[1] + 1e-6
-    assert ((values - linear(x).detach()).abs() <= 1.01 * allowed + 40 * largest[0] * largest[1] / 508**2 * 4).all()
+    steps = x.abs().amax(-1, keepdim=True) / 127, weight.abs().amax(-1) / 127  # a number is off by half a step at most
+    allowed = (steps[0] * weight.abs().sum(-1) + steps[1] * x.abs().sum(-1, keepdim=True)) / 2 + 10 * steps[0] * steps[
+        1
+    ]
+    assert ((values - exact).abs() <= allowed + 1e-5).all()
 
 
 @pytest.mark.parametrize("runtime", OTHERS)
@@ -112,7 +109,7 @@ def test_a_missing_package_is_named_in_one_sentence(bert: Path, monkeypatch: pyt
     )
     with pytest.raises(RedxError, match=r"needs onnxruntime; install with `pip install 'redx\[onnx\]'`"):
         FrozenLM(bert, (1,), "mean", runtime="onnx")
-    for runtime in ("torch", "int8", "int16"):  # these need none of it
+    for runtime in ("torch", "int8"):  # these need none of it
         FrozenLM(bert, (1,), "mean", runtime=runtime).read(["a"])
 
 

@@ -52,8 +52,8 @@ class FrozenLM:
     batch_tokens
         Upper bound on the tokens of a batch; a text that has more forms a batch of its own.
     runtime
-        What runs the model: `torch`, `onnx` (ONNX Runtime with the same weights), or torch with linear layers in
-        integers, `int16` (two of eight bits a number) or `int8` (one). Features of different runtimes are cached apart.
+        What runs the model: `torch`, `onnx` (ONNX Runtime with the same weights) or `int8` (torch with linear layers in
+        integers of eight bits). Features of different runtimes are cached apart.
 
     Attributes
     ----------

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from redx.errors import RedxError
 from redx.models.backbones.int8 import quantise
 
-Runtime = Literal["torch", "int16", "int8", "onnx"]
-TERMS = {"int16": 2, "int8": 1}  # integers of eight bits a number
+Runtime = Literal["torch", "int8", "onnx"]
 MARKS = {"int8": "int8-by-token"}  # names in the cache that differ: before, int8 was what ONNX Runtime computes
 States = Callable[[Tensor], Tensor]
 PACKAGES = ("onnx", "onnxruntime")
@@ -53,7 +52,7 @@ def check_runtime(runtime: Runtime, precision: str, device: str) -> None:
     Parameters
     ----------
     runtime
-        `torch`, `int16`, `int8` or `onnx`.
+        `torch`, `int8` or `onnx`.
     precision
         Precision of the weights.
     device
@@ -91,8 +90,7 @@ def build_states(model: nn.Module, blocks: tuple[int, ...], runtime: Runtime, de
     callable
         Takes tokens without padding, (N, T), and returns states of shape (N, T, D·B) on the CPU.
     """
-    model = quantise(model, TERMS[runtime]) if runtime in TERMS else model
-    module = _BlockStates(model, blocks).eval()
+    module = _BlockStates(quantise(model) if runtime == "int8" else model, blocks).eval()
 
     def run_torch(tokens: Tensor) -> Tensor:
         with torch.inference_mode():
