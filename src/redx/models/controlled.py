@@ -50,7 +50,8 @@ class RiskControlled:
     def _controlled(self, parts: Parts, h: Tensor, library: ExpertLibrary, claims: Tensor | None = None) -> Parts:
         """Return the record with the confidences of these experts, whose claims may be known, and the cut-offs."""
         calibration = self.calibrated()
-        claims = _all_claims(library, parts, library.claims(h) if claims is None else claims)
+        claims = library.claims(h) if claims is None else claims
+        claims = _all_claims(library, parts, claims) if calibration.answers else claims
         sure = confidences(calibration.score, parts.base, parts.residuals, claims)
         return replace(parts, confidences=sure, cutoffs=calibration.cutoffs)
 
@@ -144,7 +145,9 @@ class RiskControlled:
         claims, domains = self.experts.claims(split.inputs), torch.full_like(split.labels, -1)
         parts = Parts(base, residuals, torch.zeros_like(claims), split.labels, domains)
         sure = confidences(self.config.score, base, residuals, _all_claims(self.experts, parts, claims))
-        return calibrate(replace(parts, confidences=sure), risk, confidence, self.config.score, list(self.experts))
+        answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
+        parts = replace(parts, confidences=sure)
+        return calibrate(parts, risk, confidence, self.config.score, list(self.experts), answers)
 
     # --- abstention
 
