@@ -247,6 +247,20 @@ def test_gates_of_keys_count_the_answers_only_where_classes_are_new() -> None:
     assert torch.equal(model.parts_of(h, HEADS, unknown, unknown).gates, model.experts.claims(h))
 
 
+def test_a_calibration_of_an_earlier_version_is_used_as_it_was_made() -> None:
+    model, h = small_model(new_expert("new", NEW, 2)), inputs()
+    unknown = torch.full((len(h),), -1)
+    calibration = model.calibrated()
+    assert calibration.answers
+    model.calibration = replace(calibration, answers=False)
+    parts = model.parts_of(h, RISK, unknown, unknown)
+    assert parts.confidences is not None
+    before = confidences("contest", parts.base, parts.residuals, model.experts.claims(h))
+    assert torch.equal(parts.confidences, before)
+    model.experts.remove("new")
+    assert not model.calibrated().answers
+
+
 def test_own_classes_are_those_of_the_domain_and_the_new_ones() -> None:
     model = small_model(new_expert("new", NEW, 2), new_expert("z", ("n10",)))
     own = model.experts.own_classes()

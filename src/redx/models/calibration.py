@@ -45,6 +45,7 @@ class RiskFile(StrictConfig):
     risk: float = Field(ge=0, le=1)
     confidence: float | None = Field(default=None, gt=0, lt=1)
     score: ScoreName
+    answers: bool = False
     calibration: int = Field(ge=0)
     cutoffs: CutoffFile
     experts: list[str]
@@ -69,6 +70,9 @@ class Calibration:
         Names of the experts that were calibrated together.
     experts
         These experts themselves, where they are at hand.
+    answers
+        Whether the experts' answers were added to their ownership scores, as is done where experts bring classes;
+        earlier versions did not.
     """
 
     risk: float
@@ -77,6 +81,7 @@ class Calibration:
     thresholds: dict[str, Tensor]
     names: tuple[str, ...] = ()
     experts: tuple[Any, ...] = ()
+    answers: bool = False
 
     @property
     def examples(self) -> int:
@@ -118,6 +123,7 @@ class Calibration:
             "risk": self.risk,
             "confidence": self.confidence,
             "score": self.score,
+            **({"answers": True} if self.answers else {}),
             "calibration": self.examples,
             "cutoffs": {region: value if math.isfinite(value) else str(value) for region, value in cutoffs},
             "experts": list(self.names),
@@ -162,6 +168,7 @@ def calibrate(
     confidence: float | None = None,
     score: ScoreName = "contest",
     experts: Sequence[Any] = (),
+    answers: bool = False,
 ) -> Calibration:
     """Return the calibration that held-out examples give.
 
@@ -175,11 +182,13 @@ def calibrate(
         How the confidences were computed.
     experts
         The experts of the record.
+    answers
+        Whether the experts' answers were added to their ownership scores.
     """
     thresholds = {region: harm_thresholds(get_rule(rule), parts) for region, rule in REGIONS.items()}
     chosen = supported_risk(risk, len(parts), confidence)
     names = tuple(expert.name for expert in experts)
-    return Calibration(chosen, confidence, score, thresholds, names, tuple(experts))
+    return Calibration(chosen, confidence, score, thresholds, names, tuple(experts), answers)
 
 
 def write_calibration(risk_file: Path, thresholds_file: Path, calibration: Calibration) -> None:
@@ -211,7 +220,7 @@ def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> Calibration |
         if not right or (experts and about.experts != [expert.name for expert in experts]):
             raise ValueError("other thresholds")
     names = tuple(about.experts)
-    return Calibration(about.risk, about.confidence, about.score, thresholds, names, tuple(experts))
+    return Calibration(about.risk, about.confidence, about.score, thresholds, names, tuple(experts), about.answers)
 
 
 def read_cutoffs(folder: Path) -> Cutoffs | None:

@@ -53,9 +53,9 @@ class RiskControlled:
         Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.
         """
         calibration = self.calibrated()
-        if columns is None:
+        if calibration.answers and columns is None:
             claims = _all_claims(library, parts, claims)
-        else:
+        elif calibration.answers and columns is not None:
             claims = claims.scatter(1, columns, _all_claims(library, parts, claims.gather(1, columns), columns))
         sure = confidences(calibration.score, parts.base, parts.residuals, claims, columns)
         return parts.with_confidences(sure, calibration.cutoffs)
@@ -150,7 +150,9 @@ class RiskControlled:
         claims, domains = self.experts.claims(split.inputs), torch.full_like(split.labels, -1)
         parts = Parts(base, residuals, torch.zeros_like(claims), split.labels, domains)
         sure = confidences(self.config.score, base, residuals, _all_claims(self.experts, parts, claims))
-        return calibrate(replace(parts, confidences=sure), risk, confidence, self.config.score, list(self.experts))
+        answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
+        parts = replace(parts, confidences=sure)
+        return calibrate(parts, risk, confidence, self.config.score, list(self.experts), answers)
 
     # --- abstention
 
