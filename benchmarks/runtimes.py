@@ -15,14 +15,13 @@ import importlib.util
 import statistics
 import time
 from pathlib import Path
-from typing import get_args
 
 import torch
 
 import redx
 from redx.errors import RedxError
 from redx.io.reading import read_json
-from redx.models.backbones.language import FrozenLM
+from redx.models.backbones.language import FrozenLM, Pooling
 from redx.models.backbones.runtimes import PACKAGES, Runtime
 from redx.models.encoder import TextEncoder
 from redx.tasks.intents.loading import QUERIES
@@ -42,8 +41,10 @@ def main() -> None:
     frozen = encoder.frozen
     queries = read_json(options.data_dir / QUERIES, dict)["val"]
     texts = list(dict.fromkeys(text for text, _ in queries))[: options.texts]
-    runtimes = [name for name in get_args(Runtime) if name != "onnx" or all(map(importlib.util.find_spec, PACKAGES))]
-    sides = {name: FrozenLM(frozen.folder, frozen.blocks, frozen.pooling, runtime=name) for name in runtimes}
+    has_onnx = all(importlib.util.find_spec(name) for name in PACKAGES)
+    runtimes: list[Runtime] = ["torch", *(["onnx"] if has_onnx else []), "int8"]
+    pooling: Pooling = model.config.reading.pooling
+    sides = {name: FrozenLM(frozen.folder, frozen.blocks, pooling, runtime=name) for name in runtimes}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     answers: dict[str, list[object]] = {}
     for number in range(options.repeat + 1):

@@ -33,7 +33,7 @@ def measure(X: np.ndarray, y: np.ndarray, domains: np.ndarray | None, seed: int)
     train, test = rows[0], rows[1]
     found: dict[str, float] = {}
     for experts in ("owned", "plain"):
-        clf = RedClassifier(experts=experts, random_state=seed)
+        clf = RedClassifier(experts=experts, share=0.3, random_state=seed)
         clf.fit(X[train], y[train], domains=None if domains is None else domains[train])
         right = clf.predict(X[test]) == y[test]
         found[f"red/{experts}"] = float(right.mean())

@@ -18,7 +18,7 @@ from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import Rule
 from redx.errors import RedxError
 
-CHUNK = 2**19  # values of N·K·C that are processed at once, so that they stay in the processor's cache
+CHUNK = 2**20  # values of N·K·C that are processed at once: few enough for the cache, enough for few calls
 BOX_CHUNK = 2**22  # the same in the box, where only N·C of them are touched at a time
 BOX_ROWS = 1024  # examples of a piece in the box, at least
 COMPACT = 8  # experts after which decided examples are left out

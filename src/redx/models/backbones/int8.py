@@ -45,7 +45,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (..., D) -> (..., C)
         rows, scale = to_integers(x.reshape(-1, self.in_features))
-        total = torch._int_mm(rows, self.weight).float().mul_(scale)
+        total = torch._int_mm(rows, self.weight).float().mul_(scale)  # pyright: ignore[reportPrivateImportUsage]
         return torch.addcmul(self.bias, total, self.scale).view(*x.shape[:-1], self.out_features)
 
 
