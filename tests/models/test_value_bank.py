@@ -112,6 +112,13 @@ def test_a_base_that_codes_no_value_is_refused() -> None:
             build_bank(SHIFT, 1, wrong)
 
 
+def test_a_base_that_was_kept_in_half_precision_still_codes_values() -> None:
+    base = value_base()
+    for dtype in (torch.float16, torch.bfloat16):
+        rounded = Base(base.encoder, base.weight.to(dtype).float(), base.bias, base.mean, base.scale)
+        assert isinstance(build_bank(SHIFT, 1, rounded), ValueBank)
+
+
 def test_new_classes_have_no_value() -> None:
     with pytest.raises(RedxError, match="bring no classes of their own"):
         build_bank(SHIFT, 1, extend_base(value_base(), 2))

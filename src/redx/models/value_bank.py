@@ -79,6 +79,6 @@ def check_value_base(base: Base) -> None:
         with torch.device("cpu"):
             expected = classifier_of_values(base.known, width // 2)
         actual = base.weight.detach() / base.scale[:width, None]
-        fits = torch.allclose(actual, expected.to(device, dtype), rtol=1e-3, atol=1e-3)
+        fits = torch.allclose(actual, expected.to(device, dtype), rtol=0.01, atol=0.02)  # W_c may be kept as bfloat16
     if not fits:
         raise RedxError("This base answers with classes and codes no value; train a base with --trunk sum.")
