@@ -20,90 +20,10 @@ from redx.schema import (
     NoiseName,
     ScoreName,
 )
+from redx.schema import BankConfig as BankConfig
 from redx.schema import BankId as BankId
 from redx.schema import StrictConfig as StrictConfig
-
-
-class TrainingConfig(StrictConfig):
-    """Settings of the training of one stage."""
-
-    epochs: Count = Field(default=30, ge=1, description="largest number of epochs over the stage's own data")
-    batch: Count = Field(default=128, ge=1, description="examples per forward pass")
-    virtual_batch: Count = Field(default=128, ge=1, description="examples per optimiser step, accumulated over batches")
-    lr: float = Field(default=1e-3, gt=0, description="peak learning rate of AdamW")
-    beta: float = Field(default=0.999, gt=0, lt=1, description="second β of AdamW: decay of the squared gradients")
-    weight_decay: float = Field(default=1e-4, ge=0, description="decoupled weight decay")
-    warmup: float = Field(default=0.05, ge=0, le=1, description="share of the steps in which the learning rate rises")
-    schedule: Literal["cosine", "constant"] = Field(default="cosine", description="learning rate after the warm-up")
-    clip: float | None = Field(default=None, gt=0, description="largest norm of the gradient of a step")
-    patience: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="epochs without improvement on validation before training stops; the best weights are kept",
-    )
-    precision: Literal["float32", "bfloat16", "float16"] = Field(
-        default="float32", description="precision of the matrix products (autocast); the weights stay float32"
-    )
-
-
-class BankConfig(StrictConfig):
-    """Settings of a bank: one expert per domain, or for a pooled bank one head for all domains."""
-
-    shape: Literal["linear", "mlp", "lowrank", "shift", "value"] = Field(
-        description="network of an expert; shift (a residual) and value (a head) predict the value of an answer, for a "
-        "base that codes values"
-    )
-    hidden: int = Field(
-        default=64,
-        ge=0,
-        le=MAX_WIDTH,
-        description="width of the hidden layers, or the rank R of a low-rank expert; 0: a quarter of D",
-    )
-    depth: int = Field(default=2, ge=0, le=32, description="number of hidden layers of an mlp, a shift or a value")
-    activation: Literal["gelu", "relu", "tanh"] = Field(default="gelu", description="activation between the layers")
-    standardise: bool = Field(default=False, description="train on standardised inputs (folded into the first layer)")
-    scale: float = Field(default=1.0, gt=0, description="factor on the output; a small factor keeps a residual small")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the inputs of an expert")
-    smoothing: float = Field(default=0.0, ge=0, lt=1, description="label smoothing")
-    anchor: Literal["none", "truth", "size", "margin"] = Field(
-        default="none",
-        description="loss outside the expert's domain: cross-entropy (truth), size of the residual, or loss of margin",
-    )
-    anchor_weight: float = Field(default=1.0, ge=0, description="weight of the anchor loss")
-    fit: Literal["gradient", "means", "lda", "ridge"] = Field(
-        default="gradient",
-        description="how a head is fitted: by gradient, or in closed form (the other three), which is for pooled heads "
-        "and, as ridge, for experts that predict a value",
-    )
-    penalty: float = Field(default=1e-4, ge=0, description="λ of a ridge regression to values")
-    of: BankKey | None = Field(default=None, description="use the experts of this bank instead of training new ones")
-    owned: bool = Field(
-        default=False, description="an expert is active only where its ownership score exceeds its cut-off"
-    )
-    controlled: bool = Field(
-        default=False, description="an expert contributes only where its confidence exceeds the cut-off of risk control"
-    )
-    training: TrainingConfig = TrainingConfig()
-
-    @model_validator(mode="after")
-    def check_fit(self) -> BankConfig:
-        """Return the settings, or refuse a network that the closed form cannot fit."""
-        mlp = (self.shape, self.depth, self.activation) == ("mlp", 1, "relu")
-        value = self.predicts_value and self.depth == 0 and self.anchor != "margin"
-        if self.fit != "gradient" and not (mlp or value if self.fit == "ridge" else self.shape == "linear"):
-            raise ValueError(
-                "fit 'ridge' is for an mlp of depth 1 with relu, and for a shift or value of depth 0 without the "
-                "anchor 'margin'; 'means' and 'lda' are for a linear head"
-            )
-        if self.predicts_value and (self.standardise or self.dropout or self.smoothing):
-            raise ValueError("experts that predict a value have no dropout, no smoothing and no standardised inputs")
-        return self
-
-    @property
-    def predicts_value(self) -> bool:
-        """Whether its networks predict the value of an answer, which the base's code turns into classes."""
-        return self.shape in ("shift", "value")
+from redx.schema import TrainingConfig as TrainingConfig
 
 
 class QuestionsConfig(StrictConfig):
