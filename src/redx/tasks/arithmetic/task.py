@@ -167,7 +167,7 @@ def build_task(name: str, about: str, questions: QuestionsConfig, study: str = "
             # redx run addition --preset quick: to see everything once.
             "quick": weak_base_config(name, "quick", few, 2, 10),
             # redx run addition: base 0.45, red and pooled 1.00, any router 0.98 on unseen questions.
-            # redx run mixed: base 0.66, red 0.94, any router 0.87, pooled 0.93, where the papers had 0.76 for red.
+            # redx run mixed: base 0.67, red 0.94, any router 0.87, pooled 0.93, where the papers had 0.76 for red.
             "default": weak_base_config(name, "default", questions, 4, 4 if name == "addition" else 6),
             # redx run mixed --preset strong: base, red and any router 1.00, so that experts have nothing to add.
             "strong": strong,
