@@ -252,22 +252,7 @@ class ExpertLibrary:
         return outputs * self.active(h)[..., None] if config.owned else outputs
 
     def first_outputs(self, bank_id: BankId, h: Tensor, first: Tensor) -> Tensor:
-        """Return the outputs of the experts that each example asks; each reads only the examples that ask it.
-
-        Parameters
-        ----------
-        bank_id
-            The bank to run.
-        h
-            Features of shape (N, E).
-        first
-            Columns of the experts, (N, T).
-
-        Returns
-        -------
-        Tensor
-            What `outputs` has in these columns, (N, T, C).
-        """
+        """Return what `outputs` has in the columns that each example asks, (N, T), to (N, T, C); others do not run."""
         if not len(h):
             return h.new_zeros(*first.shape, self.extended_base.outputs)
         if self.new_classes:  # then experts have outputs of several widths
