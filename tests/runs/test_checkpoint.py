@@ -52,7 +52,7 @@ def test_a_checkpoint_rebuilds_the_run_bit_for_bit(
         for name, tensor in parts.tensors().items():
             assert torch.equal(tensor, getattr(found.banks[bank], name)), (bank, name)
     assert set(found.same.values()) == {1.0}
-    assert {"base", "red/plain", "global/linear", "moe/plain", "red/integrated"} <= set(found.same)
+    assert {"base", "red/plain", "global/value", "moe/plain", "red/integrated"} <= set(found.same)
     # with nothing kept from the run, the frozen blocks read every text anew
     monkeypatch.setenv("REDX_CACHE", str(tmp_path / "empty"))
     assert set(checkpoint.evaluate_checkpoint(path).same.values()) == {1.0}
