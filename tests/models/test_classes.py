@@ -13,7 +13,7 @@ from torch import Tensor
 from helpers.models import CLASSES, DOMAINS, draw_features, identity_base
 from helpers.new_classes import ANCHORED, HEADS, NAMES, RISK, draw_new, new_expert, small_model
 from redx.composition.confidence import confidences
-from redx.composition.evaluation import certify
+from redx.composition.evaluation import certify, predict
 from redx.composition.parts import Cutoffs, Parts, predicted_classes
 from redx.composition.risk import harm_thresholds
 from redx.composition.rules import compose, get_rule, vertex_scores
@@ -21,6 +21,7 @@ from redx.errors import RedxError
 from redx.models.classes import GAP, add_floor, check_new_classes, extend_base, place_columns
 from redx.models.composed import Model
 from redx.models.expert import Expert
+from redx.models.library import CLOSED_GATE
 from redx.models.ownership import own_class_score
 
 NEW = ("n1", "n2")
@@ -276,6 +277,20 @@ def test_answers_of_few_experts_name_the_same_classes() -> None:
     whole = model.predict(inputs(), top=len(model.experts))
     assert whole == model.predict(inputs())
     assert set(model.predict(inputs(), top=1)) <= set(model.classes)
+
+
+def test_few_experts_have_the_gates_that_they_have_among_all() -> None:
+    model, rule = small_model(), get_rule("red")
+    model.experts.add(new_expert("new", NEW, 2))
+    first = model.experts.claims(inputs()).topk(2, -1).indices
+    assert len({tuple(row) for row in first.sort(-1).values.tolist()}) > 1, "all examples ask the same two"
+    unknown = torch.full((len(inputs()),), -1)
+    parts = model.parts_of(inputs(), ANCHORED, unknown, unknown)
+    closed = torch.full_like(parts.gates, CLOSED_GATE)
+    parts = replace(parts, gates=closed.scatter(1, first, parts.gates.gather(1, first)))
+    expected = predict(rule, parts, rule.weights(parts)).tolist()
+    with model.using(rule="red/anchored"):
+        assert model.predict(inputs(), top=2) == [model.classes[index] for index in expected]
 
 
 def test_new_classes_are_calibrated_on_and_are_no_strangers() -> None:

@@ -220,6 +220,8 @@ class Model(RiskControlled):
             What the task reads: texts, images, features or pairs of numbers.
         top
             Run only this many experts per example, those with the largest gates; others are not even read from disk.
+            The score `contest` then compares the claims of the experts that some example needs, unless the gates read
+            all claims, so that the risk that was calibrated for all experts is kept only approximately.
         abstain
             Answer None where an input looks like none of the known classes. This is the largest share of inputs of
             known classes on which that may happen, such as 0.05.
@@ -254,8 +256,8 @@ class Model(RiskControlled):
         parts = Parts(self._base_logits(h), outputs, gates.gather(1, first), unknown, unknown)
         parts = self._with_gain(parts, bank_id, library, places)
         if self._has_control(bank_id):
-            claims = library.claims(h) if claims is None else claims[:, used]
-            parts = self._controlled(parts, library, claims, places)
+            known = (library, library.claims(h), places) if claims is None else (self.experts, claims, first)
+            parts = self._controlled(parts, *known)
         return predict(rule, parts, rule.weights(parts))
 
     def explain(self, inputs: Inputs) -> list[Explanation]:
