@@ -20,9 +20,9 @@ import torch
 
 import redx
 from redx.composition.rules import RuleId
+from redx.model.model import Model
 from redx.models import banks
 from redx.models.banks import build_bank
-from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
 from redx.models.router import NetworkRouter, TrainedRouter
@@ -96,15 +96,8 @@ def many(model: Model, inputs: torch.Tensor, count: int) -> None:
         router.fit(model.base.embed(model.read(inputs)))
         torch.nn.init.normal_(router.layers[-1].weight, generator=generator(0, "router"))  # pyright: ignore[reportArgumentType]
         info = dataclasses.replace(model.info, routed=library.names)
-        sparse = dataclasses.replace(
-            model,
-            experts=library,
-            router=TrainedRouter(router, library.names),
-            info=info,
-            fixed={},
-            joint_routers={},
-            rule=str(RuleId("red", bank_id.name)),
-        )
+        trained, rule = TrainedRouter(router, library.names), str(RuleId("red", bank_id.name))
+        sparse = Model.assemble(info, model.config, model.read, model.base, library, trained, rule=rule)
         loaded = time.perf_counter() - began
         began = time.perf_counter()
         sparse.predict(inputs, top=TOP)

@@ -29,9 +29,9 @@ from redx.composition.parts import predicted_classes
 from redx.composition.rules import compose, get_rule
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
+from redx.model.model import Model, ModelInfo
 from redx.models.base import Base
 from redx.models.classes import extend_base
-from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
@@ -124,7 +124,7 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
         {one.name: one for one in experts}, base, config.of_form("residual"), config.ownership, dict, names
     )
     info = ModelInfo(less.domains, names, tuple(less.domain_of_classes()))
-    model = Model(info, config, lambda x: x, base, library, None, calibration_data=lambda: shared.calibration)
+    model = Model.assemble(info, config, lambda x: x, base, library, None, calibration_data=lambda: shared.calibration)
     return World(data.classes, tuple(domain(index) for index in old), tuple(added), shared, model, brought)
 
 

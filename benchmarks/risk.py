@@ -18,11 +18,10 @@ import torch
 
 import redx
 from redx.composition.parts import Parts
-from redx.composition.risk import harm_thresholds
+from redx.composition.risk import RiskControl, harm_thresholds
 from redx.composition.rules import get_rule
 from redx.config import BankId
 from redx.data.text import unpack_texts
-from redx.models.calibration import calibrate
 from redx.runs.parts import read_parts
 from redx.runs.presets import configure
 from redx.seeding import generator
@@ -49,7 +48,7 @@ def time_calibration(experts: int = 100, examples: int = 3_000) -> None:
         seconds = []
         for _ in range(REPEATS):
             start = time.process_time()
-            _ = calibrate(parts, 0.01).cutoffs
+            _ = RiskControl(0.01).calibrate(parts).cutoffs
             seconds.append(time.process_time() - start)
         median = sorted(seconds)[REPEATS // 2]
         print(
@@ -60,7 +59,7 @@ def time_calibration(experts: int = 100, examples: int = 3_000) -> None:
 
 def red_risk(run: redx.Run) -> float:
     """Return the risk that `red` keeps in a run."""
-    return run.summary["rules"]["red"]["risk"]["alpha"]
+    return run.summary["rules"]["red"]["risk"]["risk"]
 
 
 def count_experts(data_dir: Path) -> None:

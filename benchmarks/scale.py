@@ -26,8 +26,8 @@ import torch
 from redx.config import BankId
 from redx.io.files import write_json
 from redx.io.hardware import describe_machine
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.backbones.hub import model_folder
-from redx.models.backbones.image import IdentityEncoder
 from redx.models.backbones.language import FrozenLM
 from redx.models.banks import Bank, build_bank, initialise_bank, run_bank, split_bank
 from redx.models.base import Base

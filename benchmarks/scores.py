@@ -73,7 +73,7 @@ class Held:
     def outcomes(self) -> tuple[Tensor, Tensor]:
         """Which claims contradict the base and matter, (N, K), and which of these help, (N, K)."""
         of_base = predicted_classes(self.parts.base)[:, None]
-        right, base_right = (answers == self.parts.labels[:, None] for answers in (self.answers, of_base))
+        right, base_right = (answers == self.parts.true_labels()[:, None] for answers in (self.answers, of_base))
         routed = torch.nn.functional.one_hot(self.parts.gates.argmax(-1), self.parts.experts).bool()
         helps = right & ~base_right & routed  # an expert that the router does not choose helps nobody
         return (self.answers != of_base) & (helps | base_right), helps
@@ -90,8 +90,10 @@ class Held:
     @cached_property
     def needed(self) -> Tensor:
         """The share of an expert's residual that makes a base that is right lose: (N, K)."""
-        own = certificate.margins(self.parts.base, self.parts.labels)[:, None]  # (N, 1, C)
-        vertex = certificate.margins(self.parts.base[:, None] + self.parts.residuals, self.parts.labels)  # (N, K, C)
+        own = certificate.margins(self.parts.base, self.parts.true_labels())[:, None]  # (N, 1, C)
+        vertex = certificate.margins(
+            self.parts.base[:, None] + self.parts.residuals, self.parts.true_labels()
+        )  # (N, K, C)
         return torch.where(vertex < 0, own / (own - vertex), torch.inf).amin(-1)
 
 
@@ -143,7 +145,7 @@ def tempered(held: Held, rows: Tensor) -> Tensor:
         slope, offset = _log_odds(held.claims[rows, k, None], fit.domains == k, 1.0)
         claims[:, k] = held.claims[:, k] * slope[0] + offset
     own = fit.base + fit.residuals[torch.arange(len(fit)), fit.domains]
-    experts, base = _temperature(own, fit.labels), _temperature(fit.base, fit.labels)
+    experts, base = _temperature(own, fit.true_labels()), _temperature(fit.base, fit.true_labels())
     answers = answer_log_odds((parts.base[:, None] + parts.residuals) / experts)
     return contest(claims) + answers - answer_log_odds(parts.base / base)[:, None]
 

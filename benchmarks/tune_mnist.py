@@ -12,20 +12,19 @@ from typing import Any
 
 import torch
 
-from redx.composition import certificate, noise, rules
-from redx.composition.evaluation import certify, noisy_weights, predict, tally
+from redx.composition import certificate, rules
+from redx.composition.evaluation import certify, predict
 from redx.composition.parts import Parts
-from redx.config import BankConfig, BankId, OwnershipConfig, RunConfig
+from redx.config import BankConfig, BankId, RunConfig
 from redx.data.dataset import Data, Split
 from redx.io.safetensors_files import read_tensors
 from redx.models import encoder
 from redx.models.banks import run_bank
 from redx.models.base import Base
-from redx.models.ownership import OwnershipScorer, false_activation_rate
 from redx.seeding import generator
 from redx.tasks import get_task
 from redx.training import datasets, features
-from redx.training.banks import train_bank, train_ownership
+from redx.training.banks import train_bank
 from redx.training.datasets import SharedData
 from redx.training.router import train_router
 
@@ -45,20 +44,6 @@ ANCHORS = [("truth", 1.0), ("truth", 4.0), ("size", 1.0), ("margin", 1.0), ("mar
 def change(bank: BankConfig, **settings: Any) -> BankConfig:
     own = {name: settings.pop(name) for name in list(settings) if name in BankConfig.model_fields}
     return bank.model_copy(update={**own, "training": bank.training.model_copy(update=settings)})
-
-
-def ownerships(config: RunConfig) -> list[OwnershipConfig]:
-    """Ways to say when an expert may speak, and prices of it; the same experts each time."""
-    chosen = config.ownership
-    learned = chosen.bank.model_copy(update={"shape": "mlp", "hidden": 64, "dropout": 0.0})
-    ways = (
-        {"score": "binary", "contradict": False, "bank": learned},
-        {"score": "binary", "contradict": False, "bank": learned.model_copy(update={"hidden": 128, "dropout": 0.3})},
-        {"contradict": False},
-        {"contradict": False, "bank": chosen.bank.model_copy(update={"anchor_weight": 1.0})},
-        {},
-    )
-    return [chosen.model_copy(update={**way, "alpha": alpha}) for way in ways for alpha in (0.003, 0.001)]
 
 
 def candidates(config: RunConfig) -> list[tuple[BankId, BankConfig]]:
@@ -97,27 +82,14 @@ class Bench:
         everybody = SharedData(datasets.concatenate(anchors), self.calibration)
         self.datasets = datasets.expert_datasets(data.domains, self.train, everybody, self.check)
         self.gates = self._gates(data)
-        self.files: dict[str, list[dict[str, torch.Tensor]]] = {}
 
     def _gates(self, data: Data) -> torch.Tensor:
         router = train_router(self.config.router, data.domains, self.train, self.check, self.seed)
         with torch.no_grad():
             return router(self.test.inputs)
 
-    def active(self, settings: OwnershipConfig) -> torch.Tensor:
-        key = settings.model_copy(update={"alpha": 1.0, "contradict": False}).model_dump_json()
-        if key not in self.files:  # α and the right to agree are chosen after training
-            scoring = settings.model_copy(update={"contradict": False})
-            self.files[key] = train_ownership(scoring, self.datasets, self.base, self.seed)
-        active = []
-        for data, file in zip(self.datasets, self.files[key], strict=True):
-            owner = OwnershipScorer(settings, file, self.base)
-            owner.calibration = owner.scores(data.calibration.inputs)
-            active.append(owner.is_active(self.test.inputs, settings.alpha))
-        return torch.stack(active, 1)
-
     def outputs(self, bank_id: BankId, settings: BankConfig) -> torch.Tensor:
-        pooled = [datasets.ExpertData("pooled", self.train, self.train, self.check, self.check)]
+        pooled = [datasets.ExpertData("pooled", self.train, self.train, self.check)]
         data = pooled if bank_id.form == "pooled" else self.datasets
         bank = train_bank(bank_id, settings, data, self.base, self.seed, 1.0)
         return run_bank(bank, self.test.inputs)
@@ -130,22 +102,7 @@ class Bench:
         if bank_id.form == "standalone":
             return {rule: right(rule, parts) for rule in ("moe", "uniform", "oracle")}
         free = {"base": right("base", parts), "red": right("red", parts), "sum": right("sum", parts)}
-        return free | {"any router": worst(parts)} | self.owned(outputs, self.config.ownership)
-
-    def owned(self, outputs: torch.Tensor, settings: OwnershipConfig) -> dict[str, float]:
-        active = self.active(settings)
-        parts = self.parts(outputs * active[..., None])
-        red, names = rules.get_rule("red"), tuple("01234")
-        noisy = noisy_weights(red, parts, noise.get_noise("swap"), 1.0, generator(self.seed, "noise", "swap", 1.0))
-        return {
-            "red owned": right("red", parts),
-            "sum owned": right("sum", parts),
-            "wrong owned": float((predict(red, parts, noisy) == parts.labels).double().mean()),
-            "any router owned": worst(parts),
-            "out of turn": float(false_activation_rate(active, parts.domains).mean()),
-            "ece base": tally(rules.get_rule("base"), parts, names).compute()["ece"] or 0.0,
-            "ece owned": tally(red, parts, names).compute()["ece"] or 0.0,
-        }
+        return free | {"any router": worst(parts)}
 
     def parts(self, outputs: torch.Tensor) -> Parts:
         test: Split = self.test
@@ -167,7 +124,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("run", type=Path)
     words.add_argument("--seed", type=int, action="append")
-    words.add_argument("--only", default="", help="only what contains this word: a form, a bank or 'ownership'")
+    words.add_argument("--only", default="", help="only what contains this word: a form or a bank")
     asked = words.parse_args()
     benches = [Bench(asked.run, seed) for seed in asked.seed or [0]]
     config = benches[0].config
@@ -179,12 +136,6 @@ def main() -> None:
     for bank_id, settings in candidates(config):
         if asked.only in str(bank_id):
             show(str(bank_id), describe(settings), [bench.figures(bank_id, settings) for bench in benches])
-    if asked.only in "ownership":
-        outputs = [bench.outputs(ANCHORED, config.banks[ANCHORED]) for bench in benches]
-        for way in ownerships(config):
-            only = ", only to contradict" if way.contradict else ""
-            text = f"α {way.alpha:g}, {way.score}{only}, {describe(way.bank)}"
-            show("ownership", text, [bench.owned(each, way) for bench, each in zip(benches, outputs, strict=True)])
 
 
 def describe(bank: BankConfig) -> str:

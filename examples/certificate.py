@@ -42,6 +42,6 @@ print("answers", judged.predicted.tolist(), "under attack", evaluation.predict(r
 
 # %% The same under random mistakes of the router.
 for kind in noise.NOISES.values():
-    noisy = evaluation.noisy_weights(red, parts, kind, 1.0, generator(0, "example", kind.name))
+    noisy = noise.noisy_weights(red, parts, kind, 1.0, generator(0, "example", kind.name))
     share = (evaluation.predict(red, parts, noisy) == parts.labels).double().mean()
     print(f"{kind.name:<8} level 1: accuracy {share:.2f}")

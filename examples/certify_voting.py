@@ -9,7 +9,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.naive_bayes import GaussianNB
 
 import redx
-from redx.composition.parts_files import parts_from_arrays
+from redx.composition.files import parts_from_arrays
 
 inputs, labels = load_digits(return_X_y=True)
 train_x, test_x, train_y, test_y = train_test_split(inputs / 16, labels, test_size=0.5, random_state=0)

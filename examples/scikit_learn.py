@@ -32,13 +32,13 @@ def measure(X: np.ndarray, y: np.ndarray, domains: np.ndarray | None, seed: int)
     rows = train_test_split(np.arange(len(y)), stratify=y, random_state=seed)
     train, test = rows[0], rows[1]
     found: dict[str, float] = {}
-    for experts in ("owned", "plain"):
+    for experts in ("risk", "plain"):
         clf = RedClassifier(experts=experts, share=0.3, random_state=seed)
         clf.fit(X[train], y[train], domains=None if domains is None else domains[train])
         right = clf.predict(X[test]) == y[test]
         found[f"red/{experts}"] = float(right.mean())
         found[f"{experts}, any router"] = float((right & (clf.certified_radius(X[test]) >= 1)).mean())
-        if experts == "owned":
+        if experts == "risk":
             found = {"base": float(clf.set_params(rule="base").score(X[test], y[test])), **found}
     for name, make in POOLED.items():
         found[name] = float(make(seed).fit(X[train], y[train]).score(X[test], y[test]))

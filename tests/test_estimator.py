@@ -154,7 +154,7 @@ def test_probabilities_decisions_and_answers_agree(fitted: RedClassifier, blobs:
 
 
 @pytest.mark.parametrize("rule", rules.RULES)
-@pytest.mark.parametrize("experts", ["risk", "owned", "plain"])
+@pytest.mark.parametrize("experts", ["risk", "plain"])
 def test_every_rule_answers(blobs: tuple[np.ndarray, ...], rule: str, experts: str) -> None:
     X, y, domains = blobs
     classifier = RedClassifier(rule, experts=experts, **{**QUICK, "epochs": 2}).fit(X, y, domains=domains)
@@ -177,7 +177,7 @@ def test_the_rule_base_is_the_base(fitted: RedClassifier, blobs: tuple[np.ndarra
     assert (classifier.certified_radius(X) == 1).all()
 
 
-@pytest.mark.parametrize("experts", ["risk", "owned", "anchored", "plain"])
+@pytest.mark.parametrize("experts", ["risk", "anchored", "plain"])
 def test_the_radius_is_exact(blobs: tuple[np.ndarray, ...], experts: str) -> None:
     X, y, domains = blobs
     classifier = RedClassifier(experts=experts, **QUICK).fit(X, y, domains=domains)
@@ -194,7 +194,7 @@ def test_the_radius_is_exact(blobs: tuple[np.ndarray, ...], experts: str) -> Non
     breakable = radius < 1 - 1e-6
     assert (moved((radius - 1e-6).clamp_min(0)) == said[:, None]).all()
     assert (moved((radius + 1e-6).clamp_max(1)) != said[:, None]).any(1)[breakable].all()
-    assert breakable.any() or experts in ("risk", "owned")
+    assert breakable.any() or experts == "risk"
     assert (
         evaluation.predict(
             rule,
@@ -285,7 +285,13 @@ def test_refusals_say_what_to_do(fitted: RedClassifier, blobs: tuple[np.ndarray,
         RedClassifier().fit(X, y, domains=["x"] * len(X))
     with pytest.raises(ValueError, match="fit anew with this rule"):
         classifier.set_params(rule="moe").predict(X)
-    wrongs: list[dict[str, Any]] = [{"rule": "best"}, {"experts": "wise"}, {"alpha": 0}, {"held_out": 1}, {"epochs": 0}]
+    wrongs: list[dict[str, Any]] = [
+        {"rule": "best"},
+        {"experts": "wise"},
+        {"experts": "owned"},
+        {"held_out": 1},
+        {"epochs": 0},
+    ]
     wrongs += [{"rank": 0.5}, {"n_domains": 1}, {"share": "all"}]
     for wrong in wrongs:
         with pytest.raises(ValueError, match="choose"):
@@ -309,26 +315,9 @@ def test_a_router_of_fixed_width_takes_no_new_expert(blobs: tuple[np.ndarray, ..
     assert np.array_equal(classifier.decision_function(X), before)
 
 
-def test_silence_for_lack_of_data_is_told() -> None:
-    X, y = draw_blobs(40, centers=2, random_state=0)
-    with pytest.warns(UserWarning, match="larger alpha"):
-        classifier = RedClassifier(**QUICK, experts="owned", alpha=0.01).fit(X, y)
-    base = RedClassifier("base", **QUICK, alpha=0.01).fit(X, y)
-    assert np.array_equal(classifier.decision_function(X), base.decision_function(X))
-
-
 def test_data_that_are_all_alike_have_domains_too() -> None:
     y = np.array([0, 1] * 20)
     assert RedClassifier(**QUICK).fit(np.ones((40, 2)), y).predict_proba(np.ones((3, 2))).shape == (3, 2)
-
-
-def test_owned_experts_speak_out_of_turn_no_oftener_than_promised() -> None:
-    X, y = draw_blobs(2000, centers=6, n_features=5, cluster_std=4.0, random_state=2)
-    classifier = RedClassifier(**QUICK, experts="owned", alpha=0.1).fit(X[:1000], y[:1000], domains=y[:1000] // 2)
-    model: Any = classifier.model_
-    spoken = model.experts.active(model.base.embed(model.read(X[1000:]))).numpy()
-    outside = y[1000:, None] // 2 != np.arange(3)
-    assert ((spoken & outside).sum(0) / outside.sum(0)).max() < 0.15
 
 
 def test_texts_with_a_backbone(qwen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from redx.composition.certify_parts import certify_parts as certify_parts
     from redx.composition.evaluation import certify as certify
+    from redx.composition.files import certify_parts as certify_parts
     from redx.composition.noise import NOISES as NOISES
+    from redx.composition.noise import Noise as Noise
     from redx.composition.parts import Parts as Parts
+    from redx.composition.risk import RiskControl as RiskControl
     from redx.composition.rules import RULES as RULES
+    from redx.composition.rules import Rule as Rule
     from redx.errors import RedxError as RedxError
     from redx.estimator import RedClassifier as RedClassifier
-    from redx.models.composed import Model as Model
+    from redx.model.model import Model as Model
     from redx.runs.folder import load as load
     from redx.runs.folder import solver as solver
     from redx.runs.pipeline import Run as Run
@@ -21,15 +24,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 _MODULES = {  # symbol to the module that defines it
-    "Model": "models.composed",
+    "Model": "model.model",
     "NOISES": "composition.noise",
+    "Noise": "composition.noise",
     "Parts": "composition.parts",
     "RULES": "composition.rules",
     "RedClassifier": "estimator",
     "RedxError": "errors",
+    "RiskControl": "composition.risk",
+    "Rule": "composition.rules",
     "Run": "runs.pipeline",
     "certify": "composition.evaluation",
-    "certify_parts": "composition.certify_parts",
+    "certify_parts": "composition.files",
     "load": "runs.folder",
     "run": "runs.pipeline",
     "solver": "runs.folder",
@@ -38,9 +44,12 @@ __all__ = [
     "NOISES",
     "RULES",
     "Model",
+    "Noise",
     "Parts",
     "RedClassifier",
     "RedxError",
+    "RiskControl",
+    "Rule",
     "Run",
     "certify",
     "certify_parts",

@@ -120,26 +120,17 @@ class BaseConfig(StrictConfig):
 
 
 class OwnershipConfig(StrictConfig):
-    """Settings of the ownership scores of the experts and of their cut-offs."""
+    """Settings of the ownership scores of the experts, and of the calibration set."""
 
-    alpha: float = Field(
-        default=0.001,
-        gt=0,
-        le=1,
-        description="α: largest share of examples outside its domain on which an expert may be active",
-    )
     score: Literal["classes", "binary"] = Field(
         default="classes",
         description="own classes against the others, or (where domains share classes) own domain or not",
-    )
-    contradict: bool = Field(
-        default=False, description="an expert is active only where the base predicts none of the expert's own classes"
     )
     calibration: float = Field(
         default=2 / 3,
         gt=0,
         lt=1,
-        description="share of the validation split that is the calibration set of the cut-offs",
+        description="share of the validation split that is the calibration set of risk control",
     )
     bank: BankConfig = BankConfig(shape="mlp", depth=1)
 
@@ -147,9 +138,10 @@ class OwnershipConfig(StrictConfig):
 class RouterConfig(StrictConfig):
     """Settings of the router, which is trained after the experts."""
 
-    shape: Literal["linear", "mlp", "keys"] = Field(
+    shape: str = Field(
         default="mlp",
-        description="linear, mlp (two layers), or keys: the ownership scores of the experts, without training",
+        description="linear, mlp (two layers), keys (the ownership scores of the experts, without training), or the "
+        "name of a router that a plugin brings",
     )
     hidden: int = Field(default=256, ge=1, le=MAX_WIDTH, description="width of the hidden layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the inputs")
@@ -164,25 +156,11 @@ class RouterConfig(StrictConfig):
         return self.shape != "keys"
 
 
-class RunConfig(StrictConfig):
-    """All settings that determine the numbers of a run; config.json in the run folder contains them."""
+class ModelConfig(StrictConfig):
+    """What a model is: its backbone, base, experts, router and risk, with the settings that each is trained with."""
 
-    task: str = Field(description="task to run; `redx list` prints all tasks")
-    preset: str = Field(default="default", description="named settings of the task")
-    seeds: tuple[int, ...] = Field(
-        default=(0,), min_length=1, description="seed, repeatable: every seed is an independent repetition"
-    )
     backbone: str = Field(default="none", description="frozen encoder: a name or a local folder")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="device for training: cpu or cuda")
-    threads: int = Field(default=0, ge=0, le=4096, description="threads for training; 0: as many as PyTorch uses")
-    data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
-    limit: int | None = Field(default=None, ge=100, le=2**31, description="most training examples to use, for trials")
-    shots: int | None = Field(default=None, ge=1, le=2**31, description="training examples a label, drawn by the seed")
-    questions: QuestionsConfig = QuestionsConfig()
-    table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
-    decomposer: Literal["none", "pointer", "lm"] = Field(
-        default="none", description="model that turns a sentence into steps: pointer (small, fast) or lm (LoRA)"
-    )
     reading: ReadingConfig = ReadingConfig()
     base: BaseConfig = BaseConfig()
     banks: dict[BankKey, BankConfig] = Field(description="banks by FORM/NAME; forms: standalone, residual, pooled")
@@ -190,9 +168,6 @@ class RunConfig(StrictConfig):
     average: bool = Field(default=False, description="also average the parameters of every standalone bank")
     ownership: OwnershipConfig = OwnershipConfig()
     router: RouterConfig = RouterConfig()
-    integrate: bool = Field(
-        default=False, description="stage 4: train plain residual experts and router together, on pooled data"
-    )
     risk: float | None = Field(
         default=None,
         ge=0,
@@ -212,12 +187,6 @@ class RunConfig(StrictConfig):
         "(both), its answer less the base's (gain), ownership and gain (all), or ownership against the other experts' "
         "claims and gain (contest)",
     )
-    noise: tuple[NoiseName, ...] = Field(
-        default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to evaluate"
-    )
-    levels: tuple[float, ...] = Field(default=(0, 0.1, 0.25, 0.5, 0.75, 1), description="noise levels in [0, 1]")
-    epsilons: tuple[float, ...] = Field(default=(0, 0.05, 0.1, 0.25, 0.5, 1), description="values of ε to certify")
-    study: Literal["none", "quick", "full"] = Field(default="full", description="additional experiments of the task")
 
     def of_form(self, *forms: str) -> dict[BankId, BankConfig]:
         """Return the settings of the banks of these forms, by bank."""
@@ -225,8 +194,8 @@ class RunConfig(StrictConfig):
 
     @property
     def has_ownership(self) -> bool:
-        """Whether the experts have ownership scores."""
-        return any(bank.owned or bank.controlled for bank in self.banks.values())
+        """Whether the experts have ownership scores: risk control reads them, and so does the router `keys`."""
+        return not self.router.is_trained or any(bank.controlled for bank in self.banks.values())
 
     @property
     def controlled_bank(self) -> BankId | None:
@@ -259,7 +228,7 @@ class RunConfig(StrictConfig):
         return banks
 
     @model_validator(mode="after")
-    def check_values(self) -> RunConfig:
+    def check_values(self) -> ModelConfig:
         """Return the settings, or refuse experts that predict a value where the base codes none."""
         codes = self.base.trunk.shape == "sum" and self.base.teach == "value"
         for name, bank in (*self.banks.items(), ("ownership", self.ownership.bank)):
@@ -268,6 +237,39 @@ class RunConfig(StrictConfig):
         if self.ownership.bank.shape == "value":
             raise ValueError("ownership scores correct the base; their shape is 'shift', not 'value'")
         return self
+
+
+class RunConfig(ModelConfig):
+    """All settings that determine the numbers of a run: the model's, and how it is made, divided and measured."""
+
+    task: str = Field(description="task to run; `redx list` prints all tasks")
+    preset: str = Field(default="default", description="named settings of the task")
+    seeds: tuple[int, ...] = Field(
+        default=(0,), min_length=1, description="seed, repeatable: every seed is an independent repetition"
+    )
+    threads: int = Field(default=0, ge=0, le=4096, description="threads for training; 0: as many as PyTorch uses")
+    data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
+    limit: int | None = Field(default=None, ge=100, le=2**31, description="most training examples to use, for trials")
+    shots: int | None = Field(default=None, ge=1, le=2**31, description="training examples a label, drawn by the seed")
+    questions: QuestionsConfig = QuestionsConfig()
+    table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
+    decomposer: Literal["none", "pointer", "lm"] = Field(
+        default="none", description="model that turns a sentence into steps: pointer (small, fast) or lm (LoRA)"
+    )
+    integrate: bool = Field(
+        default=False, description="stage 4: train plain residual experts and router together, on pooled data"
+    )
+    noise: tuple[NoiseName, ...] = Field(
+        default=("swap", "blur", "jitter", "drop", "permute"), description="noise kinds to evaluate"
+    )
+    levels: tuple[float, ...] = Field(default=(0, 0.1, 0.25, 0.5, 0.75, 1), description="noise levels in [0, 1]")
+    epsilons: tuple[float, ...] = Field(default=(0, 0.05, 0.1, 0.25, 0.5, 1), description="values of ε to certify")
+    study: Literal["none", "quick", "full"] = Field(default="full", description="additional experiments of the task")
+
+    @property
+    def model(self) -> ModelConfig:
+        """The settings of the model alone."""
+        return ModelConfig.model_construct(**{name: getattr(self, name) for name in ModelConfig.model_fields})
 
     @field_validator("seeds")
     @classmethod

@@ -60,7 +60,7 @@ def _to_bank_id(value: Any) -> Any:
 BankKey = Annotated[BankId, BeforeValidator(_to_bank_id), PlainSerializer(str, return_type=str)]  # a string in JSON
 ScoreName = Literal["ownership", "answer", "both", "gain", "all", "contest"]  # of `redx.composition.confidence`
 DEFAULT_RISK = 0.01
-NoiseName = Literal["swap", "blur", "jitter", "drop", "permute"]
+NoiseName = Annotated[str, Field(pattern=r"^[a-z0-9-]+$")]  # of `redx.composition.noise.NOISES`
 
 
 class StrictConfig(BaseModel):
@@ -123,9 +123,6 @@ class BankConfig(StrictConfig):
     )
     penalty: float = Field(default=1e-4, ge=0, description="λ of a ridge regression to values")
     of: BankKey | None = Field(default=None, description="use the experts of this bank instead of training new ones")
-    owned: bool = Field(
-        default=False, description="an expert is active only where its ownership score exceeds its cut-off"
-    )
     controlled: bool = Field(
         default=False, description="an expert contributes only where its confidence exceeds the cut-off of risk control"
     )

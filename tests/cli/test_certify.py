@@ -10,7 +10,7 @@ import pytest
 
 from helpers.commands import Ask, refused, succeeded
 from helpers.parts import draw_parts, write_parts
-from redx.composition.certify_parts import certify_parts
+from redx.composition.files import certify_parts
 
 
 @pytest.fixture

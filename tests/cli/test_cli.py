@@ -50,7 +50,7 @@ def test_light_commands_import_nothing_heavy() -> None:
         (("run", "mnist", "--run", "moe", "--integrate"), ("residual/plain", "--integrate")),
         (("run", "mnist", "--device", "tpu"), ("device", "cpu")),
         (("run", "toy", "--batch-size", "0"), ("batch", "greater")),
-        (("run", "mnist", "--alpha", "2"), ("alpha", "less")),
+        (("run", "mnist", "--risk", "2"), ("risk", "less")),
         (("run", "mnist", "--data-dir", "nowhere"), ("nowhere", "--data-dir")),
         (("fetch", "mnist", "--data-dir", "nowhere"), ("nowhere", "--data-dir")),
         (("run", "toy", "--seed", "1", "--seed", "1"), ("seed", "only once")),

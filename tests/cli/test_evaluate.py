@@ -15,7 +15,7 @@ from helpers.commands import Ask, refused, succeeded
 
 @pytest.mark.parametrize(
     ("run", "main", "other"),
-    [("clouds", "owned", "moe/plain"), pytest.param("toy", "residual", "moe/mlp", marks=pytest.mark.slow)],
+    [("clouds", "risk", "moe/plain"), pytest.param("toy", "residual", "moe/mlp", marks=pytest.mark.slow)],
 )
 def test_other_rules_noise_and_shares_are_evaluated_without_training(
     ask: Ask, run: str, main: str, other: str, tmp_path: Path, request: pytest.FixtureRequest
@@ -49,7 +49,7 @@ def test_one_run_and_several_are_reported(ask: Ask, clouds_copy: Path, clouds: r
 
 
 def test_parts_with_nan_and_truncated_parts_are_refused(ask: Ask, clouds_copy: Path) -> None:
-    path = clouds_copy / "seed-0" / "parts" / "residual-owned.safetensors"
+    path = clouds_copy / "seed-0" / "parts" / "residual-risk.safetensors"
     alter_checkpoint(path, path, lambda tensors, _: tensors["residuals"][0, 0, 0].fill_(torch.nan))
     refused(ask("certify", clouds_copy), "Parts.residuals", "NaN")
     path.write_bytes(path.read_bytes()[:-40])

@@ -23,7 +23,7 @@ QUESTIONS = ["What is 37 plus 12?", "What is 2 plus 3?", "What is 50 plus 49?", 
 
 def test_experts_are_removed_added_and_replaced_without_loss(run_copy: RunCopy, ask: Ask) -> None:
     run, last = run_copy.folder, run_copy.names[-1]
-    parts = run_copy.seed / "parts" / "residual-owned.safetensors"
+    parts = run_copy.seed / "parts" / "residual-risk.safetensors"
     before = parts.read_bytes()
     succeeded(ask("experts", "remove", run, last))
     assert redx.load(run).experts.names == run_copy.names[:-1]

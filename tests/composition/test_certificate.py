@@ -13,7 +13,8 @@ from torch import Tensor
 
 from helpers.parts import any_parts, draw_parts
 from redx.composition import certificate, noise, rules
-from redx.composition.evaluation import certify, noisy_weights, predict
+from redx.composition.evaluation import certify, predict
+from redx.composition.noise import noisy_weights
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import RULES, Rule, compose
 from redx.errors import RedxError

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from helpers.parts import draw_parts, write_parts
-from redx.composition.certify_parts import certify_parts
 from redx.composition.evaluation import certify, evaluate
+from redx.composition.files import certify_parts
 from redx.composition.risk import harm_thresholds, risk_cutoff
 from redx.composition.rules import get_rule
 from redx.config import BankId
@@ -63,7 +63,7 @@ def test_the_cutoff_comes_from_the_calibration_examples_alone(rule: str) -> None
 def test_the_mean_harm_over_divisions_is_at_most_the_risk() -> None:
     """The promise itself: the mean over many divisions of rows into calibration and test examples."""
     parts = draw_parts(400, 3, 4, dtype=torch.float32)
-    parts = replace(parts, labels=torch.where(torch.arange(400) % 2 == 0, parts.base.argmax(-1), parts.labels))
+    parts = replace(parts, labels=torch.where(torch.arange(400) % 2 == 0, parts.base.argmax(-1), parts.true_labels()))
     settings = {"kinds": [], "epsilons": [1.0], "risk": 0.05}
     harms = [certify_parts(parts, seed=seed, **settings).figures["risk"] for seed in range(60)]
     mean = sum(promise["after"]["harm"] for promise in harms) / len(harms)

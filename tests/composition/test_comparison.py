@@ -74,9 +74,10 @@ def test_contributions_are_means_over_a_domain_and_know_no_constant() -> None:
     weights = RED.weights(parts)
     for domain in range(3):
         rows = (parts.domains == domain).nonzero()[:, 0].tolist()
+        labels = parts.true_labels()
         wanted = [
             [
-                float(weights[row, k] * (parts.residuals[row, k, parts.labels[row]] - parts.residuals[row, k].mean()))
+                float(weights[row, k] * (parts.residuals[row, k, labels[row]] - parts.residuals[row, k].mean()))
                 for k in range(3)
             ]
             for row in rows

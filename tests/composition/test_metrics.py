@@ -20,7 +20,7 @@ def tally(parts: Parts, step: int | None = None) -> dict[str, float | None]:
     counting = Tally(outputs, NAMES, outputs if outputs > 1 else 10)
     for start in range(0, len(parts), step or len(parts)):
         part = parts.only(slice(start, start + (step or len(parts))))
-        counting.update(part.residuals[:, 0], part.base, part.labels, part.domains)
+        counting.update(part.residuals[:, 0], part.base, part.true_labels(), part.true_domains())
     return counting.compute()
 
 
@@ -32,7 +32,7 @@ def f1_by_hand(predicted: torch.Tensor, labels: torch.Tensor, classes: int) -> l
 
 def test_accuracy_f1_ece_and_loss_agree_with_a_count_by_hand() -> None:
     parts = draw_parts(400, experts=3, classes=6)
-    logits, labels = parts.residuals[:, 0], parts.labels
+    logits, labels = parts.residuals[:, 0], parts.true_labels()
     confidence, predicted = logits.softmax(-1).max(-1)
     right = (predicted == labels).double()
     f1 = f1_by_hand(predicted, labels, 6)
@@ -49,7 +49,7 @@ def test_accuracy_f1_ece_and_loss_agree_with_a_count_by_hand() -> None:
 
 def test_precision_recall_and_ece_agree_with_torchmetrics() -> None:
     parts = draw_parts(400, experts=3, classes=6)
-    probabilities, labels = parts.residuals[:, 0].softmax(-1), parts.labels
+    probabilities, labels = parts.residuals[:, 0].softmax(-1), parts.true_labels()
     metrics = tally(parts)
     expected = {
         "macro_precision": multiclass_precision(probabilities, labels, 6, average="macro"),
@@ -86,7 +86,7 @@ def test_a_regression_is_right_when_rounding_is_and_has_no_ece() -> None:
     outputs = parts.residuals[:, 0, 0]
     metrics = tally(parts)
     assert metrics["accuracy"] == float((outputs.round() == parts.labels).double().mean())
-    assert metrics["loss"] == pytest.approx(float((outputs - parts.labels).square().mean()))
+    assert metrics["loss"] == pytest.approx(float((outputs - parts.true_labels()).square().mean()))
     assert metrics["ece"] is None
 
 

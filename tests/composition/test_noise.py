@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from helpers.parts import draw_parts
-from redx.composition.evaluation import noisy_weights
-from redx.composition.noise import LEVELS, NOISES, Noise, check_level, get_noise
+from redx.composition.noise import LEVELS, NOISES, Noise, check_level, get_noise, noisy_weights
 from redx.composition.rules import RULES, Rule, compose
 from redx.errors import RedxError
 from redx.seeding import generator

@@ -117,7 +117,7 @@ def test_edges() -> None:
     assert set(harm_thresholds(rule, replace(parts, confidences=everywhere)).tolist()) <= {math.inf, -math.inf}
     silent = replace(parts, confidences=-everywhere)
     assert torch.equal(harm_thresholds(rule, silent), torch.full((50,), -math.inf, dtype=torch.float64))
-    unknown = replace(parts, labels=torch.full_like(parts.labels, 99), confidences=parts.gates)
+    unknown = replace(parts, labels=torch.full_like(parts.true_labels(), 99), confidences=parts.gates)
     assert torch.equal(harm_thresholds(rule, unknown), torch.full((50,), -math.inf, dtype=torch.float64))
     with pytest.raises(RedxError, match="adds no residuals"):
         harm_thresholds(get_rule("moe"), replace(parts, confidences=parts.gates))

@@ -121,7 +121,7 @@ def test_the_oracle_answers_as_the_owner_and_without_an_owner_as_the_base(name: 
     rows = torch.arange(len(parts))
     owner = rules.vertex_scores(rule, parts)[rows, parts.domains]
     assert torch.equal(compose(rule, parts, rule.weights(parts)), owner)
-    stranger = replace(parts, domains=torch.full_like(parts.domains, 7))
+    stranger = replace(parts, domains=torch.full_like(parts.true_domains(), 7))
     assert torch.equal(compose(rule, stranger, rule.weights(stranger)), parts.base)
 
 
@@ -137,3 +137,39 @@ def test_rules_are_found_by_name_and_others_refused() -> None:
     assert all(rules.get_rule(name).name == name for name in RULES)
     with pytest.raises(RedxError, match="choose one of base, red"):
         rules.get_rule("majority")
+
+
+def test_a_rule_from_outside_has_a_row_words_and_a_colour() -> None:
+    from redx.composition.evaluation import evaluate
+    from redx.composition.summary import summarise
+    from redx.config import BankId
+    from redx.report.colours import colour_of, label_of
+    from redx.report.content import Line
+    from redx.report.panels import line_colours
+    from redx.report.tables import glossary
+    from redx.report.words import name_of
+
+    @RULES.register("first", adversary="simplex", label="first expert")
+    def first(parts: Parts) -> torch.Tensor:
+        """The base plus the residual of the first expert."""
+        return torch.eye(parts.experts, dtype=parts.base.dtype)[:1].expand(len(parts), -1)
+
+    try:
+        parts = draw_parts(20, 3, 4)
+        banks = {BankId("residual", "plain"): parts}
+        rows = evaluate(banks, task="t", seed=0, domains=("a", "b", "c"), kinds=["swap"])
+        summary = summarise(rows, {"residual": "plain"}, 20)
+        expected = (parts.base + parts.residuals[:, 0]).argmax(-1) == parts.labels
+        assert summary["first"]["accuracy"]["mean"] == pytest.approx(float(expected.double().mean()))
+        assert (label_of("first"), name_of("first"), colour_of("first")) == ("first expert", "first expert", None)
+        lines = (Line("red", (), ()), Line("first", (), ()))
+        assert len(set(line_colours(lines).values())) == 2
+        assert ("first", "The base plus the residual of the first expert.") in glossary()[0].rows
+        with pytest.raises(RedxError, match="already"):
+            RULES.register("first", lambda parts: parts.gates)
+        with pytest.raises(RedxError, match="no attribute 'colr'"):
+            RULES.register("second", lambda parts: parts.gates, colr="#000000")
+        with pytest.raises(RedxError, match=r"no redx\.Rule"):
+            RULES.register("second", 3)
+    finally:
+        RULES.unregister("first")

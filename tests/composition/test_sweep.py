@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from helpers.parts import draw_parts
-from redx.composition import sweep
-from redx.composition.evaluation import certify, noisy_weights, predict
-from redx.composition.noise import LEVELS, NOISES
+from redx.composition import noise as sweep
+from redx.composition.evaluation import certify, predict
+from redx.composition.noise import LEVELS, NOISES, noisy_weights
 from redx.composition.parts import Cutoffs, Parts
 from redx.composition.rules import RULES, contributing
 from redx.seeding import generator

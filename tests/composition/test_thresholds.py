@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from redx.composition import thresholds
+from redx.composition import risk as thresholds
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import get_rule
 from redx.seeding import generator

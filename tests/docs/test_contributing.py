@@ -21,10 +21,3 @@ def test_the_questions_of_newcomers_are_answered() -> None:
         assert word in text
     for word in ("train one expert", "read a checkpoint", "change the certificate", "RED formula", "experts diff"):
         assert word in text
-
-
-def test_few_modules_lie_at_the_top_and_no_file_is_long() -> None:
-    source = ROOT / "src" / "redx"
-    assert len(list(source.glob("*.py"))) <= 8
-    lengths = {path: len(path.read_text().splitlines()) for path in source.rglob("*.py")}
-    assert {path: length for path, length in lengths.items() if length > 350} == {}

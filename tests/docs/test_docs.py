@@ -5,7 +5,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,8 +125,8 @@ def calibrate_on_many_examples(folder: Path) -> None:
     """Let a small run have as many calibration examples as the runs of the documentation."""
     before = read_calibration(folder)
     assert before is not None
-    many = replace(before, thresholds={region: torch.linspace(-5, 5, 2_000) for region in before.thresholds})
-    write_calibration(folder / "risk.json", folder / "thresholds.safetensors", many)
+    before.thresholds = {region: torch.linspace(-5, 5, 2_000) for region in before.thresholds}
+    write_calibration(folder / "risk.json", folder / "thresholds.safetensors", before)
 
 
 def test_the_documents_hold_commands() -> None:

@@ -49,7 +49,7 @@ def cluster() -> Iterator[Any]:
 
 def run(folder: Path, file: Path, engine: str) -> redx.Run:
     epochs = {"base": 3, "experts": 30, "router": 20}
-    settings: dict[str, Any] = {"alpha": 0.2, "study": "none", "epochs": epochs, "file": str(file), "engine": engine}
+    settings: dict[str, Any] = {"study": "none", "epochs": epochs, "file": str(file), "engine": engine}
     return redx.run("features", "quick", seeds=SEEDS, out=folder, **settings)
 
 

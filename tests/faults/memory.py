@@ -44,7 +44,7 @@ save_qwen3(folder / "lm")
 run_on_clouds(folder / "run", write_arrays(folder / "run.npz", **draw_clouds()))
 table = write_table(folder / "texts.jsonl", text_records())
 redx.run("jsonl", "quick", out=folder / "texts", file=str(table), table={"file": str(table), "domain": "domain"},
-         backbone=str(folder / "lm"), epochs={"base": 1, "experts": 1, "router": 1}, study="none", alpha=0.2)
+         backbone=str(folder / "lm"), epochs={"base": 1, "experts": 1, "router": 1}, study="none")
 """
     folder.mkdir()
     subprocess.run(

@@ -26,14 +26,14 @@ from faults.mutations import (
 from helpers.checked_runs import write_risk
 from helpers.own_data import draw_clouds, text_records, write_arrays, write_table
 from helpers.parts import draw_parts, write_parts
-from redx.composition.certify_parts import certify_parts
 from redx.composition.evaluation import certify, evaluate, match_banks
+from redx.composition.files import certify_parts
 from redx.composition.summary import read_summary
 from redx.data import tables
 from redx.data.labelled import read_labelled
 from redx.io.feature_cache import FeatureCache, cached_rows
 from redx.io.files import check_name, natural_order, to_safe_name
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.models.expert import Expert
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.runs.check import check_run
@@ -85,7 +85,7 @@ def make_material(folder: Path) -> Material:
     arrays = write_arrays(folder / "data.npz", **draw_clouds(120))
     epochs = {"base": 1, "experts": 1, "router": 1}
     run = folder / "run"
-    redx.run("features", "quick", out=run, file=str(arrays), alpha=0.2, study="none", epochs=epochs, noise=["swap"])
+    redx.run("features", "quick", out=run, file=str(arrays), study="none", epochs=epochs, noise=["swap"])
     (run / "seed-0" / "state.json").write_text('{"version": 1}')
     write_risk(Path(shutil.copytree(run, folder / "calibrated")), 0, 0.01)
     (folder / "redx.toml").write_text('[check]\nmin_accuracy = 0.9\nrule = "red"\nagainst = "other"\n')
@@ -121,7 +121,7 @@ def make_targets(material: Material) -> list[Target]:
     def add_expert(_: Random) -> None:
         with material.model.experts.changing() as library:
             library.add(Expert.load(material.expert))
-            with suppress(redx.RedxError), material.model.using("red/owned", router="keys"):
+            with suppress(redx.RedxError), material.model.using("red", router="keys"):
                 material.model.predict(rows)
 
     def measure(_: Random) -> None:

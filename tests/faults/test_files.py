@@ -114,7 +114,7 @@ def test_features_without_checksums_get_them(tmp_path: Path) -> None:
 def test_cached_rows_of_the_same_size_but_other_bytes(own_cache: Path) -> None:
     cached_rows("x", 4, lambda: [torch.ones(4, 2)])
     overwrite(own_cache / "embeddings" / "x.npy")
-    with pytest.raises(RedxError, match=r"x\.npy was changed after it was written .*; delete it"):
+    with pytest.raises(RedxError, match=r"x\.npy was changed after it was written .*; clear all features"):
         cached_rows("x", 4, lambda: [torch.ones(4, 2)])
 
 

@@ -74,7 +74,7 @@ class Worlds:
         own = draw_clouds(24, seed=1)
         self.own = write_arrays(folder / "own.npz", x=own["x"], y=own["y"])
         self.run_words = ["run", "features", "--preset", "quick", "--data", str(self.data), "--out", "run"]
-        self.run_words += ["--run", "red", "--alpha", "0.2", "--study", "none", *EPOCHS, *FEW]
+        self.run_words += ["--run", "red", "--study", "none", *EPOCHS, *FEW]
         self._make_template()
 
     def _make_template(self) -> None:

@@ -11,8 +11,9 @@ import torch
 import redx
 from helpers.parts import draw_parts
 from redx.composition.parts import Parts
+from redx.composition.risk import RiskControl
 from redx.config import BankId
-from redx.models.calibration import Calibration, write_calibration
+from redx.models.calibration import write_calibration
 from redx.runs.parts import write_parts
 
 DOMAINS = ("north", "south", "east")
@@ -21,7 +22,7 @@ DOMAINS = ("north", "south", "east")
 def draw_answers(examples: int = 60, seed: int = 0) -> Parts:
     """Return parts of three domains, on which the base is often right and some experts do harm."""
     parts = draw_parts(examples, len(DOMAINS), 4, seed, torch.float32)
-    helped = parts.base + 6 * torch.nn.functional.one_hot(parts.labels, 4)
+    helped = parts.base + 6 * torch.nn.functional.one_hot(parts.true_labels(), 4)
     return replace(parts, base=helped.float())
 
 
@@ -51,5 +52,5 @@ def write_risk(run: Path, seed: int, risk: float) -> None:
     """Write the calibration of one seed on 500 examples."""
     thresholds = {region: torch.linspace(-3, 3, 500) for region in ("simplex", "box")}
     folder = run / f"seed-{seed}"
-    calibration = Calibration(risk, None, "contest", thresholds)
+    calibration = RiskControl.from_thresholds(thresholds, risk)
     write_calibration(folder / "risk.json", folder / "thresholds.safetensors", calibration)

@@ -19,7 +19,7 @@ SEEDS = [0, 1, 2]
 
 def run(folder: Path, file: str) -> None:
     epochs = {"base": 30, "experts": 20, "router": 20}
-    redx.run("features", "quick", seeds=SEEDS, out=folder, file=file, alpha=0.2, study="none", epochs=epochs)
+    redx.run("features", "quick", seeds=SEEDS, out=folder, file=file, study="none", epochs=epochs)
 
 
 def kill_after(seconds: float, folder: Path, file: str) -> bool:

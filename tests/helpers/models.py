@@ -10,9 +10,9 @@ from torch import Tensor
 
 from redx.composition import rules
 from redx.data.dataset import Split
-from redx.models.backbones.image import IdentityEncoder
+from redx.model.model import Model
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.base import Base
-from redx.models.composed import Model
 from redx.seeding import generator
 from redx.training.datasets import ExpertData, SharedData, expert_datasets
 
@@ -36,6 +36,13 @@ def identity_base() -> Base:
     """Return a base that classifies features as they are, with random weights."""
     weight = torch.randn(FEATURES, CLASSES, generator=generator(0, "classifier"))
     return Base(IdentityEncoder(), weight, torch.zeros(CLASSES), torch.zeros(FEATURES), torch.ones(FEATURES))
+
+
+def changed_base(**changes: Any) -> Base:
+    """Return `identity_base` with another encoder, weight, bias, mean or scale."""
+    base = identity_base()
+    names = ("encoder", "weight", "bias", "mean", "scale")
+    return Base(*(changes.get(name, getattr(base, name)) for name in names))
 
 
 def draw_features(count: int, seed: int = 0) -> Split:

@@ -10,8 +10,8 @@ import torch
 from helpers.models import CLASSES, DOMAINS, FEATURES, draw_features, identity_base
 from redx.config import BankConfig, BankId, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Split
+from redx.model.model import Model, ModelInfo
 from redx.models.classes import extend_base
-from redx.models.composed import Model, ModelInfo
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
 from redx.seeding import generator
@@ -82,7 +82,7 @@ def small_model(*new: Expert, shape: str = "mlp") -> Model:
     experts = {expert.name: expert for expert in known_experts(shape)}
     library = ExpertLibrary(experts, base, banks, config.ownership, dict, NAMES)
     info = ModelInfo(tuple(DOMAINS), NAMES, tuple(number // 2 for number in range(CLASSES)), shape=(FEATURES,))
-    model = Model(info, config, torch.as_tensor, base, library, None)
+    model = Model.assemble(info, config, torch.as_tensor, base, library, None)
     model.calibration_data, model.anchor_data = lambda: shared_data().calibration, lambda: shared_data().anchors
     for expert in new:
         library.add(expert)

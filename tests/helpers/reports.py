@@ -6,7 +6,8 @@ import re
 from typing import Any
 
 from helpers.parts import draw_parts
-from redx.composition.evaluation import Banks, evaluate, summarise
+from redx.composition.evaluation import Banks, evaluate
+from redx.composition.summary import summarise
 from redx.config import BankConfig, BankId, RunConfig
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.runs.facts import compare_answers

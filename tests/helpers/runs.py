@@ -38,7 +38,7 @@ def run_on_language_model(task: str, language_model: Path, folder: Path, **chang
 def run_on_clouds(folder: Path, file: Path) -> redx.Run:
     """Run the task `features` on a file of clouds with a few epochs, within a second."""
     epochs = {"base": 3, "experts": 2, "router": 2}
-    return redx.run("features", "quick", out=folder, file=str(file), alpha=0.2, study="none", epochs=epochs)
+    return redx.run("features", "quick", out=folder, file=str(file), study="none", epochs=epochs)
 
 
 def repeat_clouds(folder: Path, run: redx.Run) -> redx.Run:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from redx.models.backbones.image import IdentityEncoder
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.base import Base
 from redx.models.values import classifier_of_values, code_values
 from redx.seeding import generator

@@ -19,7 +19,7 @@ from redx.errors import RedxError
 from redx.io import feature_cache
 from redx.io.feature_cache import FeatureCache
 
-ADVICE = r"delete .* or all features with `redx cache clear`"
+ADVICE = r"clear all features with `redx cache clear`"
 
 
 def batches(numbers: range, size: int = 4, width: int = 3) -> Iterator[list[tuple[str, Tensor]]]:

@@ -22,7 +22,7 @@ ALLOWED = {  # files outside `io` that read something themselves, and why they m
     "models/backbones/hub.py": "a wheel from PyPI, whose members are compared with digests by io.download.install",
     "tasks/arithmetic/sentences.py": "templates inside the package",
     "report/html.py": "a template inside the package",
-    "models/card.py": "a template inside the package",
+    "model/card.py": "a template inside the package",
     "serve/app.py": "the files of the page inside the package",
     "adapters/domains.py": "packages from PyPI and npm, compared with digests before they are opened",
     "bench/timing.py": "memory of the process, as Linux tells it",
@@ -118,5 +118,5 @@ def test_the_values_of_a_json_text_are_counted_before_they_are_made(tmp_path: Pa
             reading.parse_json(text, values=count - 1)
     path = tmp_path / "x.json"
     path.write_text("[" + "[]," * reading.JSON_VALUES + "1]")
-    with pytest.raises(RedxError, match=r"x\.json has more than 2,097,152 values; delete it"):
+    with pytest.raises(RedxError, match=r"x\.json has more than 2,097,152 values; repeat the run with --out ANOTHER"):
         reading.read_json(path)

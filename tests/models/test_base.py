@@ -8,7 +8,7 @@ from torch import nn
 
 from helpers.models import draw_features, identity_base
 from redx.errors import RedxError
-from redx.models.backbones.image import IdentityEncoder
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.base import Base
 
 
@@ -27,6 +27,6 @@ def test_the_tensors_of_a_base_restore_it() -> None:
     base, x = identity_base(), draw_features(5).inputs
     again = Base.from_tensors(base.tensors(), IdentityEncoder())
     assert torch.equal(again.classify(again.embed(x)), base.classify(base.embed(x)))
-    lacking = {name: tensor for name, tensor in base.tensors().items() if name != "bus.mean"}
-    with pytest.raises(RedxError, match="does not fit the run's backbone"):
+    lacking = {name: tensor for name, tensor in base.tensors().items() if name != "standardise.mean"}
+    with pytest.raises(RedxError, match="does not fit the model's backbone"):
         Base.from_tensors(lacking, IdentityEncoder())

@@ -13,11 +13,12 @@ import torch
 import redx
 from helpers.parts import draw_parts
 from redx.composition.evaluation import certify, worst_harm
+from redx.composition.risk import RiskControl, supported_risk
 from redx.composition.rules import get_rule
 from redx.config import BankId
 from redx.errors import RedxError
-from redx.models.calibration import calibrate, read_calibration, supported_risk, write_calibration
-from redx.models.composed import Model
+from redx.model.model import Model
+from redx.models.calibration import read_calibration, write_calibration
 
 RISK = BankId("residual", "risk")
 
@@ -29,7 +30,7 @@ def model(clouds: redx.Run) -> Model:
 
 def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
     parts = draw_parts(examples=200)
-    calibration = calibrate(replace(parts, confidences=parts.gates), 0.05, 0.9, "all")
+    calibration = RiskControl(0.05, 0.9, "all").calibrate(replace(parts, confidences=parts.gates))
     write_calibration(tmp_path / "risk.json", tmp_path / "thresholds.safetensors", calibration)
     again = read_calibration(tmp_path)
     assert again is not None
@@ -44,7 +45,7 @@ def test_a_calibration_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_infinite_cutoffs_survive_the_file(tmp_path: Path) -> None:
     parts = draw_parts(examples=5)
-    calibration = calibrate(replace(parts, confidences=parts.gates), 0.0)
+    calibration = RiskControl(0.0).calibrate(replace(parts, confidences=parts.gates))
     assert calibration.cutoffs == (math.inf, math.inf)
     write_calibration(tmp_path / "risk.json", tmp_path / "thresholds.safetensors", calibration)
     again = read_calibration(tmp_path)

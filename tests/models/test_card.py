@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from redx.models.card import model_card
+from redx.model.card import model_card
 from redx.runs.presets import configure
 
 EXPERT: dict[str, Any] = {
     "domain": "a|b",
     "training": {"examples": 12, "anchors": 7},
     "metrics": {"base": 0.5, "residual/anchored": 0.75},
-    "ownership": {"cutoff": None},
     "dtype": "float16",
 }
 RULE = {
@@ -33,7 +32,7 @@ def card(figures: dict[str, Any]) -> str:
 
 def test_the_card_describes_every_expert() -> None:
     (row,) = [line for line in card({}).splitlines() if line.startswith("| a")]
-    assert row == "| a\\|b | 12 | 7 | 0.5000 | 0.7500 | — | float16 |"
+    assert row == "| a\\|b | 12 | 7 | 0.5000 | 0.7500 | float16 |"
     assert "2 classes" in card({})
     assert "saved without an evaluation" in card({})
 

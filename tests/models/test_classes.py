@@ -18,8 +18,8 @@ from redx.composition.parts import Cutoffs, Parts, predicted_classes
 from redx.composition.risk import harm_thresholds
 from redx.composition.rules import compose, get_rule, vertex_scores
 from redx.errors import RedxError
+from redx.model.model import Model
 from redx.models.classes import GAP, add_floor, check_new_classes, extend_base, place_columns
-from redx.models.composed import Model
 from redx.models.expert import Expert
 from redx.models.library import CLOSED_GATE
 from redx.models.ownership import own_class_score
@@ -161,7 +161,7 @@ def test_thresholds_agree_with_brute_force_and_new_classes_are_no_harm() -> None
     for cutoff in (-5.0, 0.0, 3.0):
         active = parts.confidences > cutoff
         vertices = parts.base[:, None] + parts.residuals * active[..., None]
-        lost = right & (predicted_classes(vertices) != parts.labels[:, None]).any(-1)
+        lost = right & (predicted_classes(vertices) != parts.true_labels()[:, None]).any(-1)
         assert torch.equal(lost, thresholds > cutoff)
     assert bool((thresholds > -5.0).any())
 
@@ -253,7 +253,7 @@ def test_a_calibration_of_an_earlier_version_is_used_as_it_was_made() -> None:
     unknown = torch.full((len(h),), -1)
     calibration = model.calibrated()
     assert calibration.answers
-    model.calibration = replace(calibration, answers=False)
+    calibration.answers = False
     parts = model.parts_of(h, RISK, unknown, unknown)
     assert parts.confidences is not None
     before = confidences("contest", parts.base, parts.residuals, model.experts.claims(h))

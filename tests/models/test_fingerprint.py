@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from helpers.models import identity_base
+from helpers.models import changed_base, identity_base
 from redx.config import RunConfig
 from redx.models.fingerprint import base_differences, fingerprint_base
 from redx.runs.presets import configure
@@ -16,7 +15,7 @@ CONFIG: RunConfig = configure("toy", "quick")
 
 
 def fingerprint(**changes: Any) -> dict[str, Any]:
-    return fingerprint_base(replace(identity_base(), **changes), CONFIG, ("a", "b"), (16,))
+    return fingerprint_base(changed_base(**changes), CONFIG, ("a", "b"), (16,))
 
 
 def test_the_same_base_has_the_same_fingerprint() -> None:

@@ -51,15 +51,6 @@ def test_the_order_of_adding_does_not_matter(loaded: LoadedModel) -> None:
         before = loaded.scores()
 
 
-def test_where_no_expert_is_active_the_base_answers_bit_for_bit(loaded: LoadedModel) -> None:
-    model = loaded.model
-    model.experts.ownership = model.experts.ownership.model_copy(update={"alpha": 1e-9})
-    with model.using("red/owned", router="keys"):
-        parts = model.parts(loaded.inputs)
-        assert not parts.residuals.any()
-        assert torch.equal(loaded.scores(), parts.base)
-
-
 def test_changes_touch_no_other_expert_and_are_fast(loaded: LoadedModel) -> None:
     library = loaded.model.experts
     loaded.scores()

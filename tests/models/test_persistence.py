@@ -10,7 +10,8 @@ import torch
 import redx
 from helpers.models import LoadedModel
 from redx.errors import RedxError
-from redx.models import persistence
+from redx.model import persistence
+from redx.models.encoder import build_encoder
 from redx.runs.folder import read_config
 
 
@@ -34,7 +35,7 @@ def test_a_saved_model_is_the_same_model(loaded: LoadedModel, tmp_path: Path) ->
 def test_the_parts_of_a_model_are_read_one_by_one(clouds: redx.Run) -> None:
     config, folder = read_config(clouds.folder), clouds.folder / "seed-0"
     info = persistence.read_info(folder)
-    base = persistence.read_base(folder, config)
+    base = persistence.read_base(folder, build_encoder(config))
     library = persistence.read_library(folder, config, base, info)
     assert library.names == info.domains == info.routed == persistence.read_domain_names(folder)
     assert base.outputs == len(info.classes)
@@ -43,13 +44,13 @@ def test_the_parts_of_a_model_are_read_one_by_one(clouds: redx.Run) -> None:
 
 def test_files_that_are_missing_or_do_not_fit_are_refused(clouds_copy: Path) -> None:
     config, folder = read_config(clouds_copy), clouds_copy / "seed-0"
-    base, info = persistence.read_base(folder, config), persistence.read_info(folder)
+    base, info = persistence.read_base(folder, build_encoder(config)), persistence.read_info(folder)
     other = config.model_copy(update={"router": config.router.model_copy(update={"hidden": 7})})
-    with pytest.raises(RedxError, match=r"router\.safetensors does not fit this run"):
+    with pytest.raises(RedxError, match=r"router\.safetensors does not fit this model"):
         persistence.read_router(folder, other, base, info)
     (folder / "base.safetensors").unlink()
     with pytest.raises(RedxError, match=r"There is no .*base\.safetensors"):
-        persistence.read_base(folder, config)
+        persistence.read_base(folder, build_encoder(config))
     (folder / "experts").rename(folder / "moved")
     with pytest.raises(RedxError, match="There are no experts"):
         persistence.read_library(folder, config, base, info)

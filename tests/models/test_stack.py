@@ -1,6 +1,5 @@
 """Stacked experts give what the loop over experts gives, whatever lies beside them."""
 
-import dataclasses
 import gc
 import itertools
 
@@ -53,36 +52,25 @@ def make_expert(name: str, config: BankConfig, base: Base, seed: int, score: str
     else:
         scorer = split_bank(draw_bank(OWNERSHIP.bank, base, 1, seed))[0]
         scorer["classes"] = (torch.arange(base.outputs) % 3 == seed % 3).float()
-    scorer["calibration"] = torch.randn(50, generator=draw)
     return Expert({"domain": name}, tensors | {f"ownership.{key}": value for key, value in scorer.items()})
 
 
-OWNERSHIP = OwnershipConfig(score="classes", contradict=True, bank=SHAPES["lowrank"], alpha=0.5)
-TRAINED = OwnershipConfig(score="binary", bank=BankConfig(shape="mlp", hidden=8, depth=1), alpha=0.5)
+OWNERSHIP = OwnershipConfig(score="classes", bank=SHAPES["lowrank"])
+TRAINED = OwnershipConfig(score="binary", bank=BankConfig(shape="mlp", hidden=8, depth=1))
 
 
 def make_library(count: int, config: BankConfig, ownership: OwnershipConfig = TRAINED) -> ExpertLibrary:
     base = make_base()
     names = [f"expert {index}" for index in range(count)]
     experts = {name: make_expert(name, config, base, index, ownership.score) for index, name in enumerate(names)}
-    owned = config.model_copy(update={"owned": True, "of": PLAIN})
-    return ExpertLibrary(experts, base, {PLAIN: config, OWNED: owned}, ownership)
-
-
-OWNED = BankId("residual", "owned")
+    risk = config.model_copy(update={"controlled": True, "of": PLAIN})
+    return ExpertLibrary(experts, base, {PLAIN: config, BankId("residual", "risk"): risk}, ownership)
 
 
 def loop(library: ExpertLibrary, bank_id: BankId, h: Tensor) -> Tensor:
     """Return what every expert gives by itself."""
-    columns = []
-    for expert in library:
-        config = library.banks[bank_id]
-        values = run_bank(expert.bank(bank_id, config, library.base), h)[:, 0]
-        if config.owned:
-            scorer = expert.ownership(library.ownership, library.base)
-            values = values * scorer.is_active(h, library.ownership.alpha)[:, None]
-        columns.append(values)
-    return torch.stack(columns, 1)
+    config = library.banks[bank_id]
+    return torch.stack([run_bank(expert.bank(bank_id, config, library.base), h)[:, 0] for expert in library], 1)
 
 
 def draw_features(count: int) -> Tensor:
@@ -98,9 +86,6 @@ def test_a_stack_gives_the_bits_of_the_loop(shape: str, ownership: OwnershipConf
         assert torch.equal(library.outputs(bank_id, h), loop(library, bank_id, h))
     claims = torch.stack([expert.ownership(ownership, library.base).claims(h) for expert in library], 1)
     assert torch.equal(library.claims(h), claims)
-    active = torch.stack([expert.ownership(ownership, library.base).is_active(h, 0.5) for expert in library], 1)
-    assert torch.equal(library.active(h), active)
-    assert examples < 40 or (active.any() and not active.all())
 
 
 @pytest.mark.parametrize("examples", [1, 2, 33])
@@ -140,7 +125,7 @@ def test_only_the_experts_that_are_asked_run(examples: int) -> None:
 def test_single_outputs_have_the_bits_of_the_loop_in_any_size(inner: int) -> None:
     base = make_base()
     shape = BankConfig(shape="mlp", hidden=inner, depth=1)
-    base = dataclasses.replace(base, weight=base.weight[:, :1], bias=base.bias[:1])
+    base = Base(base.encoder, base.weight[:, :1], base.bias[:1], base.mean, base.scale)
     experts = {f"e{index}": make_expert(f"e{index}", shape, base, index) for index in range(7)}
     library = ExpertLibrary(experts, base, {PLAIN: shape}, TRAINED)
     for examples in (*range(1, 30), 60, 130):
@@ -202,7 +187,7 @@ def test_experts_of_several_shapes_run_side_by_side() -> None:
 def test_double_precision_gets_slots_of_its_own() -> None:
     library, h = make_library(3, SHAPES["mlp"]), draw_features(5)
     before = library.outputs(PLAIN, h)
-    library.to_double()
+    library.apply(torch.Tensor.double)
     after = library.outputs(PLAIN, h.double())
     assert after.dtype == torch.float64
     torch.testing.assert_close(after.float(), before, rtol=1e-5, atol=1e-5)

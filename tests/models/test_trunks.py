@@ -29,7 +29,7 @@ def text_encoder(qwen: Path, shape: str) -> TextEncoder:
 
 def test_top_blocks_on_cached_states_compute_what_the_whole_model_does(qwen: Path) -> None:
     encoder = text_encoder(qwen, "blocks")
-    features = encoder(pack_texts(TEXTS))
+    features = encoder(encoder.read(pack_texts(TEXTS)))
     model = AutoModel.from_pretrained(qwen).eval()
     for row, text in zip(features, TEXTS, strict=True):
         ids = encoder.frozen.tokenizer(text, return_tensors="pt")["input_ids"]
@@ -40,7 +40,10 @@ def test_top_blocks_on_cached_states_compute_what_the_whole_model_does(qwen: Pat
 def test_the_features_of_a_text_do_not_depend_on_the_other_texts(qwen: Path, shape: str) -> None:
     encoder = text_encoder(qwen, shape)
     encoder.fit(encoder.read(pack_texts([f"What is {a} plus {a * 7 % 50}?" for a in range(1, 50)])))
-    together, alone = encoder(pack_texts(TEXTS)), torch.cat([encoder(pack_texts([text])) for text in TEXTS])
+    together, alone = (
+        encoder(encoder.read(pack_texts(TEXTS))),
+        torch.cat([encoder(encoder.read(pack_texts([text]))) for text in TEXTS]),
+    )
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 

@@ -29,7 +29,7 @@ def test_the_verdict_states_a_loss_as_it_states_a_gain(worst: float, words: str)
     [(0.009, 0.005, "good", "kept"), (0.012, 0.008, "good", "sampling error"), (0.03, 0.02, "bad", "broken")],
 )
 def test_a_broken_promise_is_told(harm: float, low: float, state: str, word: str) -> None:
-    risk = {"alpha": 0.01, "confidence": None, "harm": {"mean": harm, "low": low, "high": 0.05}}
+    risk = {"risk": 0.01, "confidence": None, "harm": {"mean": harm, "low": low, "high": 0.05}}
     red = entry(0.9, certified={"1": 0.8}, noise={"swap": {"1": 0.85}}, risk=risk)
     tiles = four_figures(RunFigures("run", make_config(), {"rules": {"base": entry(0.8), "red": red}}))
     assert [tile.values[0][1] for tile in tiles] == ["0.9000", "0.8500", "0.8000", f"{harm:.4f}"]

@@ -83,7 +83,7 @@ def test_the_summary_tells_promise_and_harm(clouds: redx.Run) -> None:
     assert figures is not None
     for name in ("red", "red/risk"):
         risk = clouds.summary["rules"][name]["risk"]
-        assert risk["alpha"] == figures["risk"]
+        assert risk["risk"] == figures["risk"]
         assert risk["harm"] == {"mean": figures["harm"], "low": figures["low"], "high": figures["high"]}
     assert "risk" not in clouds.summary["rules"]["red/anchored"]
     assert "risk" not in clouds.summary["rules"]["base"]

@@ -109,7 +109,7 @@ def test_the_figures_are_those_of_every_router_one_by_one(make_run: MakeRun) -> 
     base_right = parts.base.argmax(-1) == parts.labels
     composed = parts.base + (parts.gates.softmax(-1)[..., None] * parts.residuals).sum(1)
     right = composed.argmax(-1) == parts.labels
-    vertices = (parts.base[:, None] + parts.residuals).argmax(-1) == parts.labels[:, None]
+    vertices = (parts.base[:, None] + parts.residuals).argmax(-1) == parts.true_labels()[:, None]
     safe = vertices.all(1)  # margins are affine in the weights, so the worst router picks one expert
     harmed = base_right & ~safe
     assert 0 < int(safe.sum()) < int(right.sum()) < 200

@@ -11,7 +11,7 @@ import redx
 from helpers.own_data import draw_clouds
 from redx.data.dataset import Split
 from redx.errors import RedxError
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.runs import diff
 
 

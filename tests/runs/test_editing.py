@@ -11,7 +11,7 @@ import redx
 from helpers.runs import RunCopy
 from redx.errors import RedxError
 from redx.io.safetensors_files import read_tensors
-from redx.models import persistence
+from redx.model import persistence
 from redx.runs import editing
 
 

@@ -19,6 +19,9 @@ from redx.io.reading import read_json
 from redx.runs import checkpoint
 from redx.runs.editing import train_expert
 from redx.runs.parts import read_parts, write_parts
+from redx.serve.answers import answer_queries
+from redx.serve.loaded import LoadedRun
+from redx.serve.queries import Query
 
 FAR = 25.0  # where the examples of new classes lie
 
@@ -150,4 +153,24 @@ def test_stored_classes_must_fit_the_parts(clouds_copy: Path) -> None:
     write_parts(clouds_copy / "seed-0" / "parts", stored.banks, stored.domains, 4, ("high", "low", "left"))
     with pytest.raises(RedxError, match="does not hold parts"):
         read_parts(clouds_copy, 0)
-    assert torch.equal(stored.banks[next(iter(stored.banks))].labels.unique(), torch.tensor([0, 1]))
+    assert torch.equal(stored.banks[next(iter(stored.banks))].true_labels().unique(), torch.tensor([0, 1]))
+
+
+def test_a_served_run_answers_with_a_class_that_an_expert_brought(clouds_copy: Path, trained: Path, ask: Ask) -> None:
+    assert ask("experts", "add", clouds_copy, trained)[0] == 0
+    loaded = LoadedRun.read(clouds_copy, None)
+    answers = answer_queries(loaded, [Query(draw_new()[0].tolist())])[0]
+    new = [answer for answer in answers if answer["answer"] in ("left", "right")]
+    assert new
+    assert {answer["range"] for answer in new} == {loaded.model.experts.owner_of("left")}
+
+
+def test_a_model_routes_by_keys_where_the_router_has_no_gate_for_an_added_expert(
+    clouds_copy: Path, trained: Path, ask: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert ask("experts", "add", clouds_copy, trained)[0] == 0
+    model = redx.load(clouds_copy)
+    assert model.routing == "keys"
+    assert "so keys routes until" in caplog.text
+    with model.using("sum"):
+        assert len(model.predict(draw_new()[0][:3])) == 3

@@ -9,7 +9,7 @@ from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.runs.options import OPTIONS, find_field, leaf_settings
 from redx.runs.presets import configure, reproduce
-from redx.tasks import tasks
+from redx.tasks import TASKS
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -17,9 +17,9 @@ def test_every_option_has_a_setting_with_a_help_text(name: str) -> None:
     assert find_field(OPTIONS[name].path).description
 
 
-@pytest.mark.parametrize("name", tasks())
+@pytest.mark.parametrize("name", TASKS)
 def test_every_task_lists_known_options_once(name: str) -> None:
-    options = tasks()[name].options
+    options = TASKS[name].options
     assert options
     assert set(options) <= set(OPTIONS)
     assert len(set(options)) == len(options)
@@ -71,7 +71,7 @@ def test_a_wrong_assignment_is_refused_in_one_sentence(assignment: str, words: s
     [
         configure("toy", "quick", seeds=[3, 4], epochs={"experts": 7}, study="none"),
         configure("addition", "strong", trunk="mlp", blocks=[2, 4], run="red"),
-        configure("jsonl", file="a b.csv", label="stars", clusters=4, alpha=0.2),
+        configure("jsonl", file="a b.csv", label="stars", clusters=4),
         configure("mnist", batch=99, patience=2, assignments=["base.training.lr=0.5", "levels=[0.0, 1.0]"]),
         configure("intents", data_dir="a b", shots=10),
         configure("steps", decomposer="lm", integrate=True, routing="linear"),

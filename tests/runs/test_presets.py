@@ -19,8 +19,7 @@ def test_the_file_belongs_to_the_table_or_to_the_questions() -> None:
 
 
 def test_short_names_change_their_sections() -> None:
-    config = configure("mixed", "quick", alpha=0.05, share=0.3, blocks=[4], trunk="sum", routing="linear", total=500)
-    assert config.ownership.alpha == 0.05
+    config = configure("mixed", "quick", share=0.3, blocks=[4], trunk="sum", routing="linear", total=500)
     assert config.base.share == 0.3
     assert config.reading.blocks == (4,)
     assert (config.base.trunk.shape, config.reading.pooling, config.base.teach) == ("sum", "tokens", "value")
@@ -38,7 +37,7 @@ def test_epochs_and_batches_hold_for_their_stages() -> None:
 
 
 def test_none_leaves_a_setting_as_it_is() -> None:
-    assert configure("toy", "quick", alpha=None, limit=None) == configure("toy", "quick")
+    assert configure("toy", "quick", risk=None, limit=None) == configure("toy", "quick")
 
 
 @pytest.mark.parametrize(("run", "forms"), [("red", {"residual", "pooled"}), ("moe", {"standalone", "pooled"})])
@@ -55,8 +54,8 @@ def test_the_banks_of_a_run_are_chosen_by_form(run: str, forms: set[str]) -> Non
         ("toy", {"integrate": True}, "residual/plain, which this run lacks"),
         ("toy", {"text": "body"}, r"does not read the setting 'table\.text'; leave out --text"),
         ("toy", {"routing": "keys"}, "the experts of this run lack; choose mlp"),
-        ("features", {"alpha": 2}, r"Setting 'ownership\.alpha' is not usable"),
-        ("features", {"nonsense": 1}, "Setting 'nonsense' is not usable"),
+        ("features", {"risk": 2}, "Setting 'risk' is not usable"),
+        ("features", {"nonsense": 1}, "Task 'features' has no option 'nonsense'"),
         ("nothing", {}, "no task 'nothing'"),
     ],
 )

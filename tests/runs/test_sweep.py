@@ -56,7 +56,7 @@ def test_cells_are_all_combinations_with_names_of_their_own(tmp_path: Path) -> N
 def test_a_sweep_compares_its_runs_and_continues(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write_arrays(tmp_path / "clouds.npz", **draw_clouds())
     words = ["features", "--preset", "quick", "--set", f"table.file={file}", "--set", "study=none"]
-    words += ["--set", "base.training.epochs=1", "--set", "ownership.alpha=0.2", "--out", tmp_path / "sweep"]
+    words += ["--set", "base.training.epochs=1", "--out", tmp_path / "sweep"]
     short = ["--set", "router.hidden=8,16"]
     code, _, err = ask("sweep", *words, *short)
     assert (code, err) == (0, "")

@@ -14,7 +14,7 @@ from helpers.runs import without_times
 from redx.errors import RedxError
 from redx.runs.tracking import check_tracker
 
-SETTINGS = {"alpha": 0.2, "study": "none", "epochs": {"base": 3, "experts": 2, "router": 2}}
+SETTINGS = {"study": "none", "epochs": {"base": 3, "experts": 2, "router": 2}}
 
 
 def curves(folder: Path) -> dict[str, dict[str, list[tuple[int, float]]]]:

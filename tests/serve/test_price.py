@@ -9,8 +9,8 @@ import torch
 
 from redx.composition.evaluation import certify, worst_harm
 from redx.composition.parts import Parts
+from redx.composition.risk import RiskControl
 from redx.composition.rules import get_rule
-from redx.models.calibration import Calibration, calibrate
 from redx.serve.price import price_of_safety
 
 REGIONS = {"red": "simplex", "sum": "box", "fixed": "simplex"}
@@ -27,7 +27,7 @@ def draw_parts(examples: int, seed: int, experts: int = 4, classes: int = 5) -> 
     return Parts(base, residuals, gates, labels, labels % experts, confidences)
 
 
-def figures_at(rule_name: str, parts: Parts, calibration: Calibration) -> dict[str, float]:
+def figures_at(rule_name: str, parts: Parts, calibration: RiskControl) -> dict[str, float]:
     """Return the figures that the evaluation of a run gives."""
     rule, shown = get_rule(rule_name), replace(parts, cutoffs=calibration.cutoffs)
     certified = certify(rule, shown)
@@ -43,7 +43,7 @@ def figures_at(rule_name: str, parts: Parts, calibration: Calibration) -> dict[s
 @pytest.mark.parametrize("confidence", [None, 0.9])
 def test_every_risk_leads_to_the_figures_of_its_cutoff(rule: str, confidence: float | None) -> None:
     test, held = draw_parts(300, 0), draw_parts(200, 1)
-    calibration = calibrate(held, 0.1, confidence)
+    calibration = RiskControl(0.1, confidence).calibrate(held)
     price = price_of_safety(get_rule(rule), test, calibration)
     rows = price["rows"]
     assert [row["risk"] for row in rows] == sorted(row["risk"] for row in rows)
@@ -60,6 +60,6 @@ def test_every_risk_leads_to_the_figures_of_its_cutoff(rule: str, confidence: fl
 
 def test_without_any_risk_the_base_answers() -> None:
     test = draw_parts(100, 2)
-    price = price_of_safety(get_rule("red"), test, calibrate(draw_parts(50, 3), 0.1))
+    price = price_of_safety(get_rule("red"), test, RiskControl(0.1).calibrate(draw_parts(50, 3)))
     first = price["rows"][0]
     assert (first["clean"], first["worst"], first["harm"]) == (price["base"], price["base"], 0)

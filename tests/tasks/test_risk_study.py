@@ -18,7 +18,7 @@ from redx.tasks.studies import risk
 def test_the_curve_has_every_supported_risk_and_no_other(clouds: redx.Run) -> None:
     model = clouds.load()
     parts = {0: read_parts(clouds.folder, 0).banks}
-    study = risk.study(model.config, {0: model}, parts)
+    study = risk.study(model.config, {0: model}, parts)  # pyright: ignore
     curve: Any = study.facts["price_of_risk"]
     least = 1 / (model.calibrated().examples + 1)
     assert list(curve) == [f"{value:g}" for value in risk.RISKS if value >= least]
@@ -39,7 +39,7 @@ def test_a_run_without_risk_control_has_no_curve(clouds: redx.Run) -> None:
     model = clouds.load()
     pooled = BankId("pooled", "mlp")
     config = model.config.model_copy(update={"banks": {pooled: model.config.banks[pooled]}})
-    assert risk.study(config, {0: model}, {}) == Study({})
+    assert risk.study(config, {0: model}, {}) == Study({})  # pyright: ignore
 
 
 def test_studies_are_merged_in_order() -> None:

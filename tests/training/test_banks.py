@@ -70,14 +70,13 @@ def test_anchor_terms_are_zero_for_an_expert_that_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("score", ["classes", "binary"])
-def test_ownership_scores_bring_their_sorted_calibration_scores(score: str) -> None:
+def test_ownership_scores_are_higher_in_the_own_domain(score: str) -> None:
     training = SHORT.model_copy(update={"epochs": 20})
     bank = BankConfig(shape="mlp", hidden=16, depth=1, anchor="truth", training=training)
     config = OwnershipConfig.model_validate({"score": score, "bank": bank.model_dump()})
     base, datasets = identity_base(), draw_expert_datasets(draw_features(400))
     for data, tensors in zip(datasets, train_ownership(config, datasets, base, 0), strict=True):
         scorer = OwnershipScorer(config, tensors, base)
-        assert torch.equal(tensors["calibration"], scorer.scores(data.calibration.inputs).sort().values)
         assert float(scorer.claims(data.own.inputs).mean()) > float(scorer.claims(data.anchors.inputs).mean()) + 1
         if score == "classes":
             assert tensors["classes"].nonzero()[:, 0].tolist() == data.own.labels.unique().tolist()

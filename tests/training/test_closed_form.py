@@ -19,7 +19,7 @@ from helpers.own_data import draw_clouds, write_arrays
 from redx.config import BankConfig, BankId
 from redx.data.dataset import Split
 from redx.errors import RedxError
-from redx.models.backbones.image import IdentityEncoder
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.banks import MLPBank, run_bank
 from redx.models.base import Base
 from redx.runs.presets import configure

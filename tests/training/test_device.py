@@ -14,10 +14,9 @@ import redx
 from helpers.fake_device import FakeDevice, is_moved
 from helpers.models import DOMAINS, draw_expert_datasets, draw_features, identity_base
 from redx.config import BankConfig, BankId, BaseConfig, OwnershipConfig, RouterConfig, TrainingConfig
-from redx.models.backbones.image import build_image_encoder
+from redx.models.backbones.image import ConvEncoder
 from redx.models.banks import split_bank
 from redx.models.encoder import FeatureEncoder
-from redx.models.placement import place_model
 from redx.models.trunks import MLPTrunk
 from redx.training.banks import train_bank, train_jointly, train_ownership
 from redx.training.base import fit_base
@@ -65,7 +64,7 @@ def train_image_base_on(device: str) -> list[dict[str, Tensor]]:
     images = (255 * torch.rand(40, 28, 28, generator=torch.Generator().manual_seed(1))).to(torch.uint8)
     split = type(split)(images, split.labels, split.domains)
     config = BaseConfig(augment=True, smoothing=0.1, training=SHORT.model_copy(update={"epochs": 1}))
-    return [fit_base(build_image_encoder("cnn"), config, split, split, 10, 0, device).tensors()]
+    return [fit_base(ConvEncoder(), config, split, split, 10, 0, device).tensors()]
 
 
 STAGES: dict[str, Callable[[str], list[dict[str, Tensor]]]] = {
@@ -122,7 +121,7 @@ def test_encoding_and_parts_run_on_the_device(
         config = model.config.model_copy(update={"device": "cuda"})
         assert torch.equal(embed_split(config, model.base, raw).inputs, features)
         encoded = device.moved
-        place_model(model, "cuda")
+        model.place("cuda")
         for bank_id, parts in expected.items():
             again = model.parts_of(split.inputs, bank_id, split.labels, split.domains)
             assert not is_moved(again.residuals)

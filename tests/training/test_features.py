@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from helpers.models import DOMAINS, draw_features, identity_base
+from helpers.models import DOMAINS, changed_base, draw_features, identity_base
 from redx.data.dataset import Data, Split
-from redx.models.backbones.image import IdentityEncoder
+from redx.models.backbones.base import IdentityEncoder
 from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.training import datasets
@@ -30,13 +29,13 @@ class CountingEncoder(IdentityEncoder):
 
 def test_features_are_computed_once_for_the_same_base_and_data(own_cache: Path) -> None:
     encoder = CountingEncoder()
-    base, split = replace(identity_base(), encoder=encoder), draw_features(30)
+    base, split = changed_base(encoder=encoder), draw_features(30)
     first, again = (embed_split(FEATURES, base, split) for _ in range(2))
     assert encoder.examples == 30
     assert torch.equal(first.inputs, split.inputs + 1)
     assert torch.equal(again.inputs, first.inputs)
     assert torch.equal(first.labels, split.labels)
-    embed_split(FEATURES, replace(base, bias=base.bias + 1), split)
+    embed_split(FEATURES, changed_base(encoder=base.encoder, bias=base.bias + 1), split)
     assert encoder.examples == 60
     embed_split(FEATURES, base, split.only(torch.arange(10)))
     assert encoder.examples == 70
@@ -47,7 +46,7 @@ def test_a_repeated_text_is_encoded_once(own_cache: Path) -> None:
         reads_text = True
 
     encoder = TextCounter()
-    base, split = replace(identity_base(), encoder=encoder), draw_features(30)
+    base, split = changed_base(encoder=encoder), draw_features(30)
     order = torch.cat([torch.arange(30), torch.tensor([29, 3, 3])])
     assert torch.equal(embed_split(FEATURES, base, split.only(order)).inputs, split.inputs[order] + 1)
     assert encoder.examples == 30
@@ -62,7 +61,7 @@ def test_without_a_backbone_the_inputs_are_the_features(own_cache: Path) -> None
 def test_all_splits_are_embedded_with_validation_for_choices_only(own_cache: Path) -> None:
     splits = draw_features(200), draw_features(60, 1), draw_features(10, 2)
     data = Data(*splits, tuple(DOMAINS), tuple(map(str, range(10))), "disjoint", 0.0)
-    base = replace(identity_base(), encoder=CountingEncoder())
+    base = changed_base(encoder=CountingEncoder())
     shared = datasets.select_shared(data, FEATURES, seed=0)
     embedded = embed_splits(FEATURES, base, data, shared, seed=0)
     choices, _ = datasets.split_validation(data, FEATURES.ownership.calibration, 0)
@@ -76,7 +75,7 @@ def test_distorted_copies_join_the_anchors(own_cache: Path) -> None:
     images = draw_features(4)
     pixels = torch.randint(255, (4, 28, 28), generator=generator(0, "pixels")).to(torch.uint8)
     split = Split(pixels, images.labels, images.domains)
-    base = replace(identity_base(), encoder=CountingEncoder(), mean=torch.zeros(28**2), scale=torch.ones(28**2))
+    base = changed_base(encoder=CountingEncoder(), mean=torch.zeros(28**2), scale=torch.ones(28**2))
     copies = FEATURES.model_copy(update={"base": FEATURES.base.model_copy(update={"copies": 2})})
     embedded = embed_shared(copies, base, datasets.SharedData(split, split), seed=0)
     assert len(embedded.anchors) == 12

@@ -20,7 +20,7 @@ def test_a_router_learns_the_domains(shape: str) -> None:
     with torch.no_grad():
         right = router(test.inputs).argmax(-1) == test.domains
     assert float(right.double().mean()) > 0.85
-    assert torch.allclose(router.mean, train.inputs.mean(0))
+    assert torch.allclose(router.mean, train.inputs.mean(0))  # pyright: ignore
 
 
 def test_the_seed_alone_decides_the_router() -> None:

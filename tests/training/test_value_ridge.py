@@ -28,7 +28,7 @@ def draw_split(count: int, slope: float, seed: int = 0) -> Split:
 
 def fit(config: BankConfig, anchors: Split | None = None) -> ValueBank:
     own = draw_split(400, 0.4)
-    data = ExpertData("a", own, anchors or own, own, own)
+    data = ExpertData("a", own, anchors or own, own)
     bank = train_bank(PLAIN, config, [data], value_base(), 0, 1.0)
     assert isinstance(bank, ValueBank)
     return bank
@@ -67,7 +67,7 @@ def test_the_experts_do_not_depend_on_each_other() -> None:
         train_bank(
             PLAIN,
             RIDGE,
-            [ExpertData(str(index), one, own, own, own) for index, one in enumerate(splits)],
+            [ExpertData(str(index), one, own, own) for index, one in enumerate(splits)],
             value_base(),
             0,
             1.0,

@@ -7,6 +7,7 @@ adapter whose score does not exceed its cut-off gets no weight, and where none d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,7 +18,6 @@ from torch.nn import functional as F
 
 from redx.errors import RedxError
 from redx.io.files import Tensors
-from redx.models.ownership import conformal_cutoff
 
 STEPS = 400  # of full-batch training
 DECAY = 1e-2  # of the weights of a head
@@ -98,7 +98,7 @@ class KeysRouter:
 
     def weights(self, states: Tensor, names: Sequence[str]) -> Tensor:
         claims = self.claims(states, names)
-        cutoffs = [conformal_cutoff(self.keys[name].calibration, self.alpha) for name in names if name in self.keys]
+        cutoffs = [_conformal_cutoff(self.keys[name].calibration, self.alpha) for name in names if name in self.keys]
         active = torch.zeros_like(claims, dtype=torch.bool)
         active[:, [name in self.keys for name in names]] = True
         columns = active.any(0) if len(active) else active.sum(0).bool()
@@ -110,6 +110,36 @@ class KeysRouter:
     def claims(self, states: Tensor, names: Sequence[str]) -> Tensor:
         """Return the log-odds that the text belongs to each adapter's domain, (N, K)."""
         return _by_name(self.keys, states, names)
+
+
+def _conformal_cutoff(calibration: Tensor, alpha: float) -> float:
+    """Return the cut-off that a new example from outside the domain exceeds with probability at most α.
+
+    Parameters
+    ----------
+    calibration
+        Scores of held-out examples outside the domain, (n,).
+    alpha
+        The probability, above 0 and at most 1.
+
+    Returns
+    -------
+    float
+        The ⌈(n+1)(1-α)⌉-th smallest score; infinite where n is too small for this α, so that the expert stays inactive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> _conformal_cutoff(torch.arange(99.0), alpha=0.1)
+    89.0
+    """
+    if not 0 < alpha <= 1:
+        raise RedxError(f"α is a share above 0 and at most 1, not {alpha}; choose one such as 0.001.")
+    count = len(calibration)
+    rank = math.ceil((count + 1) * (1 - alpha) - 1e-9)  # -1e-9: (n+1)(1-α) is often whole but for rounding
+    if rank > count:
+        return math.inf
+    return float(calibration.sort().values[rank - 1]) if rank else -math.inf
 
 
 def _by_name(heads: dict[str, Head], states: Tensor, names: Sequence[str]) -> Tensor:

@@ -57,7 +57,7 @@ def bench_start(settings: BenchSettings) -> Iterator[BenchRow]:
         seed_folder = next(iter(sorted(folder.glob("seed-*"))), None)
         if seed_folder is None:
             raise RedxError(f"{folder} holds no seed; give the folder of a finished run with --run.")
-        known = read_shared(seed_folder).calibration.inputs
+        known = read_shared(seed_folder / "shared.safetensors").calibration.inputs
         question = unpack_texts(known[:1])[0]
         commands = {
             "ours": ["-m", "redx", "predict", str(folder), question],

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from redx.bench.timing import BenchRow, BenchSettings, absent, alternate, share, spread
 from redx.config import BankConfig, BankId
+from redx.model.model import Model, ModelInfo
 from redx.models.backbones import hub
-from redx.models.backbones.image import IdentityEncoder
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.backbones.language import FrozenLM
 from redx.models.base import Base
-from redx.models.composed import Model, ModelInfo
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
 from redx.models.router import NetworkRouter, TrainedRouter
@@ -74,7 +74,7 @@ def make_model(count: int, width: int) -> Model:
     library = ExpertLibrary(experts, base, config.banks, config.ownership)
     router = NetworkRouter(width, count, "linear")
     info = ModelInfo(names, tuple(map(str, range(CLASSES))), (-1,) * CLASSES, routed=names)
-    return Model(info, config, lambda inputs: inputs, base, library, TrainedRouter(router.eval(), names))
+    return Model.assemble(info, config, lambda inputs: inputs, base, library, TrainedRouter(router.eval(), names))
 
 
 def forward(model: Any, tokens: Tensor, **more: Any) -> None:

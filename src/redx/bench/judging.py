@@ -12,9 +12,9 @@ from redx.composition.certificate import EPSILONS
 from redx.composition.evaluation import Banks, certify, evaluate, match_banks
 from redx.composition.noise import LEVELS, NOISES
 from redx.composition.parts import Cutoffs, Parts
+from redx.composition.risk import RiskControl
 from redx.composition.rules import RULES, get_rule
 from redx.config import BankId
-from redx.models.calibration import calibrate
 from redx.seeding import generator
 
 CLEAN = "one clean evaluation"
@@ -76,7 +76,7 @@ def bench_certify(settings: BenchSettings) -> Iterator[BenchRow]:
 
 def bench_calibrate(settings: BenchSettings) -> Iterator[BenchRow]:
     """Yield the row of calibration: thresholds in both regions and both cut-offs."""
-    yield _growth("calibrate", lambda parts: calibrate(parts, 0.05).cutoffs, settings)
+    yield _growth("calibrate", lambda parts: RiskControl(0.05).calibrate(parts).cutoffs, settings)
 
 
 def _growth(name: str, run: Callable[[Parts], object], settings: BenchSettings) -> BenchRow:

@@ -14,7 +14,7 @@ from redx.bench.timing import BenchRow, BenchSettings, alternate, compare
 from redx.config import BankConfig, BankId, TrainingConfig
 from redx.data.dataset import Split
 from redx.models.backbones import hub
-from redx.models.backbones.image import IdentityEncoder
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.backbones.language import FrozenLM
 from redx.models.banks import split_bank
 from redx.models.base import Base
@@ -90,7 +90,7 @@ def make_data(features: torch.Tensor, examples: int) -> tuple[Base, list[ExpertD
     labels = torch.randint(CLASSES, (len(h),), generator=draw)
     everything = Split(h, labels, torch.arange(len(h)) % EXPERTS)
     splits = [everything.only(torch.arange(index, len(h), EXPERTS)[:examples]) for index in range(EXPERTS)]
-    return base, [ExpertData(f"e{index}", split, everything, split, everything) for index, split in enumerate(splits)]
+    return base, [ExpertData(f"e{index}", split, everything, split) for index, split in enumerate(splits)]
 
 
 def bench_estimator(settings: BenchSettings) -> Iterator[BenchRow]:

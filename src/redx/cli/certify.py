@@ -94,7 +94,7 @@ def _certify_run(folder: Path, rule: str, epsilon: list[float] | None, seed: int
     results = []
     for matched, bank, parts in match_banks(banks, [rule]):
         certified = certify(matched, parts)
-        correct = certified.predicted == parts.labels
+        correct = certified.predicted == parts.true_labels()
         shares = {
             f"{share:g}": certificate.certified_accuracy(certified.radius, correct, share)
             for share in epsilon or config.epsilons
@@ -106,6 +106,8 @@ def _certify_run(folder: Path, rule: str, epsilon: list[float] | None, seed: int
     if as_json:
         return print_json(results if len(results) != 1 else results[0])
     show_certified(results, f"Certified accuracy, {folder}, seed {seed}")
+    if others := [str(other) for other in config.seeds if other != seed]:
+        say(f"This is seed {seed} alone; the run also holds {', '.join(others)}: choose one with --seed.")
 
 
 def show_certified(results: list[dict[str, Any]], title: str) -> None:

@@ -11,14 +11,14 @@ from redx.cli.common import print_json, say, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
-    from redx.composition.certify_parts import PartsReport
+    from redx.composition.files import PartsReport
 
 MANY = 20  # domains that a table shows
 
 
 def show_parts(file: Path, rule: str, settings: dict[str, Any], out: Path | None, as_json: bool) -> None:
     """Certify the outputs in a parts file and print the results; `settings` are those of `certify_parts`."""
-    from redx.composition.certify_parts import certify_parts
+    from redx.composition.files import certify_parts
 
     if out is not None and out.suffix != ".npz":
         raise RedxError(f"The radii are written as .npz, which {out} is not; choose a name that ends in .npz.")

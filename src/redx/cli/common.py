@@ -30,18 +30,6 @@ Address = Annotated[
 OneSeed = Annotated[int | None, typer.Option(help="seed of the run", show_default="the first")]
 
 
-MAIN_RULES = {  # what `redx run` prints, with a word on each
-    "base": "the base alone",
-    "red": "base + routed residuals",
-    "sum": "base + all residuals, no router",
-    "fixed": "base + mean residual",
-    "moe": "standalone heads, routed",
-    "uniform": "standalone heads, averaged",
-    "global": "one head on all data pooled",
-    "oracle": "standalone heads, perfect routing",
-}
-
-
 def print_json(value: object) -> None:
     """Print a value as JSON on stdout."""
     typer.echo(json.dumps(value, indent=1))
@@ -73,13 +61,16 @@ def show_table(columns: list[str], rows: list[list[str]], title: str | None = No
 
 def show_main_rules(summary: dict[str, Any]) -> None:
     """Print the rules that most people compare: clean, with always a wrong expert, and under any router."""
+    from redx.composition.rules import RULES
+
     rules = summary["rules"]
     rows = []
-    for name in (name for name in MAIN_RULES if name in rules):
+    for name in (name for name in RULES if name in rules and RULES[name].hint is not None):
         entry = rules[name]
         wrong, worst = entry["noise"].get("swap", {}).get("1"), entry["certified"].get("1")
         figures = [entry["accuracy"]["mean"], wrong, worst]
-        rows.append([name, MAIN_RULES[name], *("—" if value is None else f"{value:.4f}" for value in figures)])
+        words = RULES[name].hint or RULES[name].about
+        rows.append([name, words, *("—" if value is None else f"{value:.4f}" for value in figures)])
     show_table(["rule", "", "clean", "wrong expert", "any router"], rows, _title(summary))
 
 

@@ -35,7 +35,7 @@ def evaluate(
     Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
     """
     from redx.composition.evaluation import evaluate as measure
-    from redx.composition.evaluation import summarise
+    from redx.composition.summary import summarise
     from redx.io import files
     from redx.runs.folder import read_config
     from redx.runs.parts import read_parts

@@ -14,7 +14,7 @@ from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, s
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
-    from redx.models.composed import Model
+    from redx.model.model import Model
 
 SHOWN_FLIPS = 10
 Unverified = Annotated[bool, typer.Option("--unverified", help="accept an expert without a fingerprint of its base")]
@@ -41,23 +41,13 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
     source = str(config.trained_as(main) if main in config.banks else main)
     rows = []
     for info in descriptions:
-        own, metrics = info.get("ownership", {}), info.get("metrics", {})
-        shares = [metrics.get(name) for name in ("base", source)] + [own.get("cutoff"), own.get("speaks")]
+        shares = [info.get("metrics", {}).get(name) for name in ("base", source)]
         classes = info.get("classes", [])
         shown = ", ".join(classes[:6]) + (f" … ({len(classes)})" if len(classes) > 6 else "")
         shown += f" ({len(info['new_classes'])} new)" if info.get("new_classes") else ""
         count = str(info.get("training", {}).get("examples", "—"))
         rows.append([info["domain"], count, shown, info.get("dtype", "—"), *map(_figure, shares)])
-    columns = [
-        "expert",
-        "examples",
-        "classes",
-        "stored as",
-        "base, own domain",
-        "expert, own domain",
-        "cut-off",
-        "active, own domain",
-    ]
+    columns = ["expert", "examples", "classes", "stored as", "base, own domain", "expert, own domain"]
     show_table(columns, rows, f"Experts of {folder}")
 
 
@@ -146,10 +136,11 @@ def train(
         folder, domain, data, target, **columns, dtype=dtype, seed=seed, new_classes=new_classes
     )
     new = list(expert.new_classes)
-    result = {"domain": expert.name, "folder": str(target), **expert.info["training"], **expert.info["metrics"]}
-    result["new_classes"] = new
+    result = {"domain": expert.name, "folder": str(target), **expert.info["metrics"], **expert.info["training"]}
+    result |= {"held_out": expert.info["metrics"]["examples"], "new_classes": new}
     message = (
-        f"trained {expert.name}{_class_note(new)} on {result['examples']} examples and {result['anchors']} anchors; "
+        f"trained {expert.name}{_class_note(new)} on {result['examples']} examples and {result['anchors']} anchors, "
+        f"with {result['held_out']} held out; "
         f"it is in {target}"
     )
     _print_result(as_json, result, message)

@@ -16,7 +16,7 @@ from redx.errors import RedxError
 BATCH = 2048  # lines of stdin that are solved together
 
 if TYPE_CHECKING:
-    from redx.models.composed import Model
+    from redx.model.model import Model
     from redx.tasks.arithmetic.solver import Chain
 
 
@@ -40,12 +40,13 @@ def predict(
 
     Example: `redx predict runs/addition "What is 37 plus 12?"`
     """
-    from redx.runs.folder import ask_model, read_config
-    from redx.tasks import get_task
+    from redx.runs.folder import ask_model, read_config, task_of
 
-    name = read_config(folder).task
-    if not get_task(name).text:
-        raise RedxError(f"A run of '{name}' reads no text; ask it in Python with redx.load('{folder}').predict(…).")
+    task = task_of(read_config(folder))
+    if not task.text:
+        raise RedxError(
+            f"A run of '{task.name}' reads no text; ask it in Python with redx.load('{folder}').predict(…)."
+        )
 
     def ask(model: Model) -> tuple[list[dict[str, Any]], str]:
         with model.using(rule, without=without or (), router=router):
@@ -53,7 +54,7 @@ def predict(
                 model.calibrate(risk=risk, confidence=model.calibrated().confidence)
             h = model.embed(text)
             explained = zip(text, model.explain_features(h), strict=True)
-            answers = [{"text": one, **answer.to_dict()} for one, answer in explained]
+            answers = [{"text": one, **answer.to_dict(), "router": model.routing} for one, answer in explained]
             if abstain is not None:
                 for facts, strange in zip(answers, model.are_strange(h, abstain).tolist(), strict=True):
                     facts |= {"abstained": strange, "answer": None if strange else facts["answer"]}

@@ -32,9 +32,9 @@ class RunGroup(TyperGroup):
     """`redx run TASK`: one command per task, built from the task's settings when it is asked for."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        from redx.tasks import tasks
+        from redx.tasks import TASKS
 
-        return [*tasks(), "adapters"]
+        return [*TASKS, "adapters"]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from redx.cli.run_adapters import run_adapters
@@ -183,9 +183,9 @@ def list_tasks(as_json: AsJson = False) -> None:
     Example: `redx list`
     """
     from redx.adapters.settings import ABOUT, PRESETS
-    from redx.tasks import tasks
+    from redx.tasks import TASKS
 
-    described = {name: {"about": task.about, "presets": list(task.presets)} for name, task in tasks().items()}
+    described = {name: {"about": task.about, "presets": list(task.presets)} for name, task in TASKS.items()}
     described["adapters"] = {"about": ABOUT, "presets": list(PRESETS)}
     if as_json:
         return print_json(described)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.parts import Parts
-from redx.composition.rules import RULES, Rule, RuleId, contributing
+from redx.composition.rules import RULES, Rule, RuleId, contributing, get_rule
 from redx.seeding import generator
 
 RESAMPLES = 10_000  # of the bootstrap
@@ -35,7 +35,7 @@ def correct_answers(banks: Banks, main: dict[str, str]) -> dict[str, Tensor]:
     """
     answers: dict[str, Tensor] = {}
     for rule, bank, parts in match_banks(banks, tuple(RULES)):
-        correct = predict(rule, parts, rule.weights(parts)) == parts.labels
+        correct = predict(rule, parts) == parts.true_labels()
         if bank:
             answers[str(RuleId(rule.name, bank))] = correct
         if not bank or main.get(rule.form) == bank:
@@ -132,7 +132,7 @@ def compare_rules(
     }
 
 
-def mean_contributions(rule: Rule, parts: Parts, domains: int) -> Tensor:
+def mean_contributions(rule: Rule | str, parts: Parts, domains: int) -> Tensor:
     """Return what every expert adds to the true answer, by domain.
 
     An expert adds its weight times its residual at the true class, less the mean of its residual over all classes,
@@ -150,20 +150,21 @@ def mean_contributions(rule: Rule, parts: Parts, domains: int) -> Tensor:
     Tensor
         Means over the examples of a domain, (domains, K); NaN for a domain without an example.
     """
+    rule, labels, own = get_rule(rule), parts.true_labels(), parts.true_domains()
     sums = torch.zeros(domains, parts.experts, dtype=torch.float64)
-    counts = torch.bincount(parts.domains, minlength=domains)[:domains]
+    counts = torch.bincount(own, minlength=domains)[:domains]
     weights = rule.weights(parts)
     for rows, chunk in parts.chunks():
         part = contributing(rule, chunk)
         added = part.residuals[..., 0]  # (N, K)
         if part.residuals.shape[2] > 1:
-            index = part.labels[:, None, None].expand(-1, part.experts, 1)
+            index = labels[rows][:, None, None].expand(-1, part.experts, 1)
             added = part.residuals.gather(2, index)[..., 0] - part.residuals.mean(2)
-        sums.index_add_(0, part.domains, (weights[rows] * added).double())
+        sums.index_add_(0, own[rows], (weights[rows] * added).double())
     return sums / counts[:, None]
 
 
-def grow_and_shrink(rule: Rule, parts: Parts) -> dict[str, Any]:
+def grow_and_shrink(rule: Rule | str, parts: Parts) -> dict[str, Any]:
     """Return the accuracy as experts are added one by one, and without each of them.
 
     Gates, confidences and cut-offs stay those of all experts together, so nothing is trained or calibrated anew.
@@ -181,17 +182,18 @@ def grow_and_shrink(rule: Rule, parts: Parts) -> dict[str, Any]:
         (`flips`).
     """
 
+    labels = parts.true_labels()
+
     def answers(experts: list[int]) -> Tensor:
-        kept = parts.keep(experts)
-        return predict(rule, kept, rule.weights(kept))
+        return predict(rule, parts.keep(experts))
 
     everyone = list(range(parts.experts))
-    curve = [float((answers(everyone[:count]) == parts.labels).double().mean()) for count in range(parts.experts + 1)]
+    curve = [float((answers(everyone[:count]) == labels).double().mean()) for count in range(parts.experts + 1)]
     before = answers(everyone)
-    was, without = before == parts.labels, []
+    was, without = before == labels, []
     for left_out in everyone:
         after = answers([expert for expert in everyone if expert != left_out])
-        now = after == parts.labels
+        now = after == labels
         figures = {"lost": was & ~now, "gained": now & ~was, "flips": after != before}
         counts = {name: int(rows.sum()) for name, rows in figures.items()}
         without.append({"accuracy": float(now.double().mean()), **counts})

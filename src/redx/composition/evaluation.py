@@ -1,8 +1,12 @@
-"""Evaluation of rules on `Parts`: predictions, certified radii, and all metrics as rows of results.jsonl."""
+"""Evaluation of rules on `Parts`: predictions, certified radii, and all metrics as rows of results.jsonl.
+
+Every function takes a whole record or its pieces, and returns the same for both. Of a record in pieces only what has no
+axis of classes is held for all examples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +14,9 @@ from torch import Tensor
 
 from redx.composition import certificate, noise
 from redx.composition.metrics import Tally, by_domain, noise_area
-from redx.composition.parts import Parts, predicted_classes
+from redx.composition.parts import Held, Parts, Pieces, Record, in_pieces, predicted_classes
 from redx.composition.rules import RULES, Rule, RuleId, compose, contributing, get_rule, to_logits, vertex_scores
 from redx.composition.summary import Row
-from redx.composition.summary import summarise as summarise  # part of the interface of this module
-from redx.composition.sweep import noise_sweep
-from redx.composition.sweep import noisy_weights as noisy_weights  # part of the interface of this module
 from redx.config import BankId
 from redx.errors import RedxError
 
@@ -44,15 +45,15 @@ class CertifiedPredictions:
     radius: Tensor
 
 
-def predict(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
+def predict(rule: Rule | str, record: Record, weights: Tensor | None = None) -> Tensor:
     """Return the predictions of a rule, computed chunk by chunk.
 
     Parameters
     ----------
-    rule, parts
-        The rule that composes base and experts, and the record of N examples and K experts.
+    rule, record
+        The rule that composes base and experts, or its name, and the record of N examples and K experts.
     weights
-        The weight of every expert, (N, K).
+        The weight of every expert, (N, K); by default the rule's own.
 
     Returns
     -------
@@ -62,23 +63,24 @@ def predict(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     Examples
     --------
     >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
-    >>> parts = Parts(base, residuals, torch.zeros(1, 2), torch.tensor([1]), torch.tensor([0]))
-    >>> predict(get_rule("red"), parts, torch.tensor([[1.0, 0.0]]))
+    >>> predict("red", Parts(base, residuals, torch.zeros(1, 2)), torch.tensor([[1.0, 0.0]]))
     tensor([1])
     """
-    predictions = [predicted_classes(compose(rule, part, weights[rows])) for rows, part in parts.chunks()]
-    if len(predictions) == 1:
-        return predictions[0]
-    return torch.cat(predictions) if predictions else parts.labels
+    rule, predictions = get_rule(rule), []
+    for where, piece in in_pieces(record).rows():
+        used = rule.weights(piece) if weights is None else weights[where]
+        predictions += [predicted_classes(compose(rule, part, used[rows])) for rows, part in piece.chunks()]
+    return torch.cat(predictions) if predictions else torch.empty(0, dtype=torch.int64)
 
 
-def certify(rule: Rule, parts: Parts, weights: Tensor | None = None) -> CertifiedPredictions:
+def certify(rule: Rule | str, record: Record, weights: Tensor | None = None) -> CertifiedPredictions:
     """Return the predictions of a rule with their exact radii, computed chunk by chunk.
 
     Parameters
     ----------
-    rule, parts
-        The rule that composes base and experts, and the record of N examples and K experts.
+    rule, record
+        The rule that composes base and experts, or its name, and the record of N examples and K experts. Labels are
+        not needed.
     weights
         The weight of every expert, (N, K); by default the rule's own.
 
@@ -90,19 +92,21 @@ def certify(rule: Rule, parts: Parts, weights: Tensor | None = None) -> Certifie
     Examples
     --------
     >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0], [0.0, 2.0]]])
-    >>> parts = Parts(base, residuals, torch.tensor([[9.0, -9.0]]), torch.tensor([0]), torch.tensor([0]))
-    >>> certified = certify(get_rule("red-oracle"), parts)
+    >>> parts = Parts(base, residuals, torch.tensor([[9.0, -9.0]]), domains=torch.tensor([0]))
+    >>> certified = certify("red-oracle", parts)
     >>> certified.predicted, certified.radius
     (tensor([0]), tensor([0.6667]))
     """
-    weights = rule.weights(parts) if weights is None else weights
-    predictions, radii = [parts.labels[:0]], [torch.empty(0)]
-    for rows, chunk in parts.chunks():
-        part = contributing(rule, chunk)
-        scores = compose(rule, part, weights[rows])
-        predicted = predicted_classes(scores)
-        predictions.append(predicted)
-        radii.append(_radius(rule, part, scores, predicted))
+    rule = get_rule(rule)
+    predictions, radii = [torch.empty(0, dtype=torch.int64)], [torch.empty(0)]
+    for where, piece in in_pieces(record).rows():
+        used = rule.weights(piece) if weights is None else weights[where]
+        for rows, chunk in piece.chunks():
+            part = contributing(rule, chunk)
+            scores = compose(rule, part, used[rows])
+            predicted = predicted_classes(scores)
+            predictions.append(predicted)
+            radii.append(_radius(rule, part, scores, predicted))
     return CertifiedPredictions(torch.cat(predictions), torch.cat(radii))
 
 
@@ -129,18 +133,24 @@ def worst_harm(parts: Parts, certified: CertifiedPredictions) -> Tensor:
         The record of N examples.
     certified
         The certified predictions of a rule on these examples, as `certify` returns them.
+
+    Raises
+    ------
+    RedxError
+        If a label is unknown.
     """
-    right = predicted_classes(parts.base) == parts.labels
-    return right & ((certified.predicted != parts.labels) | (certified.radius < 1))
+    labels = parts.true_labels()
+    right = predicted_classes(parts.base) == labels
+    return right & ((certified.predicted != labels) | (certified.radius < 1))
 
 
-def tally(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:
+def tally(rule: Rule | str, record: Record, domains: tuple[str, ...]) -> Tally:
     """Return the metrics of a rule without noise, as a `Tally` of all examples.
 
     Parameters
     ----------
-    rule, parts
-        The rule that composes base and experts, and the record of N examples.
+    rule, record
+        The rule that composes base and experts, or its name, and the record of N examples.
     domains
         Names of the domains, in the order of `Parts.domains`.
 
@@ -153,27 +163,73 @@ def tally(rule: Rule, parts: Parts, domains: tuple[str, ...]) -> Tally:
     --------
     >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0]]])
     >>> parts = Parts(base, residuals, torch.zeros(1, 1), torch.tensor([1]), torch.tensor([0]))
-    >>> tally(get_rule("red"), parts, ("low",)).compute()["help"]
+    >>> tally("red", parts, ("low",)).compute()["help"]
     1.0
     """
-    outputs = parts.base.shape[1]
-    answers = outputs if outputs > 1 else int(parts.labels.max()) + 2
-    counts = Tally(outputs, domains, answers)
-    weights = rule.weights(parts)
-    for rows, part in parts.chunks():
-        logits = to_logits(rule, compose(rule, part, weights[rows]))
-        counts.update(logits, part.base, part.labels, part.domains)
+    rule, pieces = get_rule(rule), in_pieces(record)
+    counts = _new_tally(_Narrow.read(pieces, ()), domains)
+    for piece in pieces:
+        _count(counts, rule, piece, rule.weights(piece))
     return counts
 
 
+def _count(counts: Tally, rule: Rule, piece: Parts, weights: Tensor) -> None:
+    """Add a piece to the metrics of a rule."""
+    for rows, part in piece.chunks():
+        logits = to_logits(rule, compose(rule, part, weights[rows]))
+        counts.update(logits, part.base, part.true_labels(), part.domains)
+
+
+@dataclass(frozen=True)
+class _Narrow:
+    """What is kept of all examples while residuals are read piece by piece; small, since it has no axis of classes."""
+
+    pieces: int
+    outputs: int
+    labels: Tensor  # (N,)
+    domains: Tensor | None  # (N,)
+    gates: Tensor  # (N, K)
+    weights: dict[str, Tensor]  # (N, K) by rule
+
+    @staticmethod
+    def read(record: Pieces, rules: Sequence[Rule]) -> _Narrow:
+        """Return the narrow part of a record in one pass over its pieces."""
+        labels, domains, gates, outputs = [], [], [], 0
+        weights: dict[str, list[Tensor]] = {rule.name: [] for rule in rules}
+        for piece in record:
+            outputs = piece.base.shape[1]
+            labels.append(piece.true_labels())
+            domains.append(piece.domains)
+            gates.append(piece.gates)
+            for rule in rules:
+                weights[rule.name].append(rule.weights(piece))
+        if not sum(map(len, labels)):
+            raise RedxError("The record holds no examples; give at least one.")
+        known = [one for one in domains if one is not None]
+        if 0 < len(known) < len(domains):
+            raise RedxError("Some pieces of the record hold domains and others do not; give them for all or for none.")
+        joined = {name: _join(values) for name, values in weights.items()}
+        return _Narrow(len(gates), outputs, _join(labels), _join(known) if known else None, _join(gates), joined)
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def _new_tally(narrow: _Narrow, domains: tuple[str, ...]) -> Tally:
+    """Return an empty tally; a regression counts the integers up to its largest label."""
+    outputs = narrow.outputs
+    return Tally(outputs, domains, outputs if outputs > 1 else int(narrow.labels.max()) + 2)
+
+
 def evaluate(
-    banks: Banks,
+    banks: Mapping[BankId, Record],
     *,
     task: str,
     seed: int,
     domains: tuple[str, ...],
-    rules: Sequence[str] = tuple(RULES),
-    kinds: Sequence[str] = tuple(noise.NOISES),
+    rules: Sequence[str] | None = None,
+    kinds: Sequence[str] | None = None,
     levels: Sequence[float] = noise.LEVELS,
     epsilons: Sequence[float] = certificate.EPSILONS,
 ) -> list[Row]:
@@ -182,13 +238,14 @@ def evaluate(
     Parameters
     ----------
     banks
-        Records of the same examples by bank.
+        Records of the same examples by bank, as a whole or in pieces. A record in pieces is read twice, for all rules
+        together; no more than a piece of its residuals is held.
     task, seed
         Values of the columns `task` and `seed`; the seed also determines the noise.
     domains
         Names of the domains, in the order of `Parts.domains`.
     rules
-        Rules to evaluate, such as `red`, or `red/anchored` for one bank only.
+        Rules to evaluate, such as `red`, or `red/anchored` for one bank only; by default all that are registered.
     kinds, levels
         Kinds and levels of noise. The area under the noise curve needs levels from 0 to 1.
     epsilons
@@ -200,6 +257,11 @@ def evaluate(
         Rows of results.jsonl, one per number, with the keys task, rule, bank, noise, level, seed, domain, metric and
         value.
 
+    Raises
+    ------
+    RedxError
+        If a label is unknown.
+
     Examples
     --------
     >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0]]])
@@ -209,48 +271,104 @@ def evaluate(
     >>> rows[0]["bank"], rows[0]["metric"], rows[0]["value"]
     ('plain', 'accuracy', 1.0)
     """
-    rows: list[Row] = []
-    for rule, bank, parts in match_banks(banks, rules):
-        same = {"task": task, "rule": rule.name, "bank": bank}
+    kinds = tuple(noise.NOISES) if kinds is None else kinds
+    streams = {bank: in_pieces(record) for bank, record in banks.items()}
+    matched = list(_match(streams, tuple(RULES) if rules is None else rules))
+    figures: dict[int, _Figures] = {}
+    for stream in streams.values():
+        own = [index for index, (_, _, other) in enumerate(matched) if other is stream]
+        narrow = _Narrow.read(stream, [matched[index][0] for index in own]) if own else None
+        if narrow is None:
+            continue
+        for index in own:
+            figures[index] = _Figures(matched[index][0], narrow, domains, kinds, levels, seed)
+        for where, piece in stream.rows():
+            for index in own:
+                figures[index].update(where, contributing(matched[index][0], piece))
+        for index in own:  # rows are made at once, so that the tensors of a bank can be freed
+            figures[index].finish(epsilons)
+    return [
+        {"task": task, "rule": rule.name, "bank": bank, "noise": row["noise"], "level": row["level"], "seed": seed}
+        | row
+        for index, (rule, bank, _) in enumerate(matched)
+        for row in figures[index].rows
+    ]
 
-        def add(metric: str, value: float | None, domain: str = "all", kind: str = "none", level: float = 0.0) -> None:
-            row = {**same, "noise": kind, "level": level, "seed": seed, "domain": domain}  # noqa: B023
-            rows.append({**row, "metric": metric, "value": value})
 
-        counts = tally(rule, parts, domains)
-        for metric, value in counts.compute().items():
+class _Figures:
+    """The figures of one rule on one bank, collected piece by piece."""
+
+    def __init__(
+        self,
+        rule: Rule,
+        narrow: _Narrow,
+        domains: tuple[str, ...],
+        kinds: Sequence[str],
+        levels: Sequence[float],
+        seed: int,
+    ) -> None:
+        self.rule, self.narrow, self.domains, self.levels = rule, narrow, domains, tuple(levels)
+        self.counts = _new_tally(narrow, domains)
+        weights = narrow.weights[rule.name]
+        self.sweep = noise.NoiseSweep(rule, narrow.gates, weights, kinds, levels, seed, several=narrow.pieces > 1)
+        self.radii: list[Tensor] = []
+        self.right: list[Tensor] = []
+        self.harmed: list[Tensor] = []
+        self.rows: list[Row] = []
+
+    def update(self, where: slice, piece: Parts) -> None:
+        """Add a piece with the residuals that contribute, at its rows of the whole record."""
+        weights = self.narrow.weights[self.rule.name][where]
+        _count(self.counts, self.rule, piece, weights)
+        certified = certify(self.rule, piece, weights)
+        self.radii.append(certified.radius)
+        self.right.append(certified.predicted == piece.true_labels())
+        if self.rule.adversary:
+            self.harmed.append(worst_harm(piece, certified))
+        self.sweep.update(where, piece, certified.predicted)
+
+    def _add(
+        self, metric: str, value: float | None, domain: str = "all", kind: str = "none", level: float = 0.0
+    ) -> None:
+        self.rows.append({"noise": kind, "level": level, "domain": domain, "metric": metric, "value": value})
+
+    def finish(self, epsilons: Sequence[float]) -> None:
+        """Turn what was collected into rows."""
+        for metric, value in self.counts.compute().items():
             if metric.startswith("domain:"):
-                add("accuracy", value, metric.removeprefix("domain:"))
+                self._add("accuracy", value, metric.removeprefix("domain:"))
             else:
-                add(metric, value)
-        if counts.outputs > 1:
-            for metric, values in counts.compute_per_class().items():
+                self._add(metric, value)
+        if self.counts.outputs > 1 and self.counts.tabled:
+            for metric, values in self.counts.compute_per_class().items():
                 for label, value in enumerate(values):
-                    add(metric, value, f"class {label}")
-            confusion = counts.confusion.compute()  # (C, C), true classes in rows
+                    self._add(metric, value, f"class {label}")
+            confusion = self.counts.confusion.compute()  # (C, C), true classes in rows
             for label, predicted in confusion.nonzero().tolist():
-                add("confusion", int(confusion[label, predicted]), f"class {label} as {predicted}")
-        certified = certify(rule, parts)
-        right = certified.predicted == parts.labels
-        if rule.adversary:
-            add("worst_harm", float(worst_harm(parts, certified).double().mean()))
+                self._add("confusion", int(confusion[label, predicted]), f"class {label} as {predicted}")
+        if self.harmed:
+            self._add("worst_harm", float(torch.cat(self.harmed).double().mean()))
+        radii, right = torch.cat(self.radii), torch.cat(self.right)
         for epsilon in epsilons:
-            add(f"certified@{epsilon:g}", certificate.certified_accuracy(certified.radius, right, epsilon))
-        curves = noise_sweep(rule, parts, certified.predicted, tuple(map(noise.get_noise, kinds)), levels, seed)
-        for kind, answers in curves:
-            curve = []
-            for level, predicted in zip(levels, answers, strict=True):
-                right = predicted == parts.labels
-                curve.append(float(right.double().mean()))
-                add("accuracy", curve[-1], "all", kind.name, level)
-                for name, share in by_domain(right, parts.domains, domains).items():
-                    add("accuracy", share, name, kind.name, level)
-            if len(levels) > 1 and min(levels) == 0 and max(levels) == 1:
-                add("noise_area", noise_area(tuple(levels), curve), "all", kind.name, 1.0)
-    return rows
+            self._add(f"certified@{epsilon:g}", certificate.certified_accuracy(radii, right, epsilon))
+        for kind, answers in self.sweep.answers():
+            self._add_curve(kind.name, answers)
+        del self.sweep, self.radii, self.right, self.harmed
+
+    def _add_curve(self, kind: str, answers: Sequence[Tensor]) -> None:
+        """Add the accuracy at every level of a kind of noise."""
+        curve = []
+        for level, predicted in zip(self.levels, answers, strict=True):
+            right = predicted == self.narrow.labels
+            curve.append(float(right.double().mean()))
+            self._add("accuracy", curve[-1], "all", kind, level)
+            for name, share in by_domain(right, self.narrow.domains, self.domains).items():
+                self._add("accuracy", share, name, kind, level)
+        if len(self.levels) > 1 and min(self.levels) == 0 and max(self.levels) == 1:
+            self._add("noise_area", noise_area(self.levels, curve), "all", kind, 1.0)
 
 
-def match_banks(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str, Parts]]:
+def match_banks(banks: Mapping[BankId, Held], rules: Sequence[str]) -> Iterable[tuple[Rule, str, Held]]:
     """Yield every rule with every bank that it reads.
 
     Parameters
@@ -269,18 +387,24 @@ def match_banks(banks: Banks, rules: Sequence[str]) -> Iterable[tuple[Rule, str,
     Examples
     --------
     >>> parts = Parts(torch.zeros(1, 2), torch.zeros(1, 3, 2), torch.zeros(1, 3), *[torch.zeros(1).long()] * 2)
-    >>> banks = {BankId("residual", "plain"): parts, BankId("residual", "owned"): parts}
-    >>> [(rule.name, bank) for rule, bank, _ in match_banks(banks, ["base", "red", "sum/owned"])]
-    [('base', ''), ('red', 'plain'), ('red', 'owned'), ('sum', 'owned')]
+    >>> banks = {BankId("residual", "plain"): parts, BankId("residual", "risk"): parts}
+    >>> [(rule.name, bank) for rule, bank, _ in match_banks(banks, ["base", "red", "sum/risk"])]
+    [('base', ''), ('red', 'plain'), ('red', 'risk'), ('sum', 'risk')]
     """
+    for rule, bank, record in _match(banks, rules):
+        yield rule, bank, contributing(rule, record)
+
+
+def _match(banks: Mapping[BankId, Held], rules: Sequence[str]) -> Iterable[tuple[Rule, str, Held]]:
+    """Yield every rule with every bank that it reads, and the record as it is."""
     for text in rules:
         name, only = RuleId.parse(text)
         rule = get_rule(name)
-        readable = {bank: parts for (form, bank), parts in banks.items() if form == rule.form}
+        readable = {bank: record for (form, bank), record in banks.items() if form == rule.form}
         if only and only not in readable:
             raise RedxError(f"Rule {name!r} has no bank {only!r} here; choose one of {', '.join(readable) or 'none'}.")
         if rule.name == "base":
             readable = {"": next(iter(banks.values()))}
-        for bank, parts in readable.items():
+        for bank, record in readable.items():
             if not only or bank == only:
-                yield rule, bank, contributing(rule, parts)
+                yield rule, bank, record

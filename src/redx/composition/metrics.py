@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from redx.composition.parts import predicted_classes
 
 UPPER = 0.975  # the quantile of two-sided 95 % intervals
+MOST_CLASSES = 4096  # of tables of classes by classes; metrics of single classes are left out where there are more
 
 
 @dataclass
@@ -42,8 +43,13 @@ class Tally:
     answers: int
     right: list[Tensor] = field(default_factory=list)
     base_right: list[Tensor] = field(default_factory=list)
-    domain: list[Tensor] = field(default_factory=list)
+    domain: list[Tensor | None] = field(default_factory=list)
     loss: float = 0.0
+
+    @property
+    def tabled(self) -> bool:
+        """Whether metrics of single classes are computed: a vocabulary has too many of them."""
+        return self.answers <= MOST_CLASSES or self.outputs == 1
 
     def __post_init__(self) -> None:
         from torchmetrics import MetricCollection  # importing it takes seconds, which other commands need not
@@ -55,25 +61,26 @@ class Tally:
             MulticlassRecall,
         )
 
-        self.counts = MetricCollection(
-            {
-                "macro_precision": MulticlassPrecision(self.answers),
-                "macro_recall": MulticlassRecall(self.answers),
-                "macro_f1": MulticlassF1Score(self.answers),
-                "weighted_f1": MulticlassF1Score(self.answers, average="weighted"),
-            }
-        )
-        self.class_counts = MetricCollection(
-            {
-                "precision": MulticlassPrecision(self.answers, average=None),
-                "recall": MulticlassRecall(self.answers, average=None),
-                "f1": MulticlassF1Score(self.answers, average=None),
-            }
-        )
-        self.confusion = MulticlassConfusionMatrix(self.answers)
+        if self.tabled:
+            self.counts = MetricCollection(
+                {
+                    "macro_precision": MulticlassPrecision(self.answers),
+                    "macro_recall": MulticlassRecall(self.answers),
+                    "macro_f1": MulticlassF1Score(self.answers),
+                    "weighted_f1": MulticlassF1Score(self.answers, average="weighted"),
+                }
+            )
+            self.class_counts = MetricCollection(
+                {
+                    "precision": MulticlassPrecision(self.answers, average=None),
+                    "recall": MulticlassRecall(self.answers, average=None),
+                    "f1": MulticlassF1Score(self.answers, average=None),
+                }
+            )
+            self.confusion = MulticlassConfusionMatrix(self.answers)
         self.calibration = MulticlassCalibrationError(self.outputs, n_bins=15) if self.outputs > 1 else None
 
-    def update(self, logits: Tensor, base: Tensor, labels: Tensor, domains: Tensor) -> None:
+    def update(self, logits: Tensor, base: Tensor, labels: Tensor, domains: Tensor | None = None) -> None:
         """Add a chunk of examples.
 
         Parameters
@@ -85,16 +92,17 @@ class Tally:
         labels
             True classes of shape (N,).
         domains
-            Index of the true domain, (N,).
+            Index of the true domain, (N,); None where it is unknown.
         """
         predicted = predicted_classes(logits)
         self.right.append(predicted == labels)
         self.base_right.append(predicted_classes(base) == labels)
         self.domain.append(domains)
         counted = predicted.clamp(0, self.answers - 1)  # a regression may predict an integer outside the range
-        self.counts.update(counted, labels)
-        self.class_counts.update(counted, labels)
-        self.confusion.update(counted, labels)
+        if self.tabled:
+            self.counts.update(counted, labels)
+            self.class_counts.update(counted, labels)
+            self.confusion.update(counted, labels)
         if self.calibration is None:
             self.loss += float((logits[:, 0] - labels).square().sum())
         else:
@@ -108,18 +116,20 @@ class Tally:
         -------
         dict
             Metrics by name: accuracy, macro_precision, macro_recall, macro_f1, weighted_f1, ece (None for a
-            regression), loss, harm, help, worst_domain, and `domain:NAME`, the accuracy in a domain.
+            regression), loss, harm, help, worst_domain, and `domain:NAME`, the accuracy in a domain. Where domains are
+            unknown, worst_domain is None; where there are too many classes, the metrics of single classes are missing.
         """
         right, base_right = torch.cat(self.right).double(), torch.cat(self.base_right).double()
-        per_domain = by_domain(right, torch.cat(self.domain), self.domains)
+        known = [domain for domain in self.domain if domain is not None]
+        per_domain = by_domain(right, torch.cat(known) if len(known) == len(self.domain) else None, self.domains)
         return {
             "accuracy": float(right.mean()),
-            **{name: float(value) for name, value in self.counts.compute().items()},
+            **({name: float(value) for name, value in self.counts.compute().items()} if self.tabled else {}),
             "ece": None if self.calibration is None else float(self.calibration.compute()),
             "loss": self.loss / len(right),
             "harm": float(((base_right == 1) & (right == 0)).double().mean()),
             "help": float(((base_right == 0) & (right == 1)).double().mean()),
-            "worst_domain": min(per_domain.values()),
+            "worst_domain": min(per_domain.values(), default=None),
             **{f"domain:{name}": value for name, value in per_domain.items()},
         }
 
@@ -135,7 +145,7 @@ class Tally:
         return {name: values[name].tolist() for name in ("precision", "recall", "f1")}
 
 
-def by_domain(right: Tensor, domains: Tensor, names: tuple[str, ...]) -> dict[str, float]:
+def by_domain(right: Tensor, domains: Tensor | None, names: tuple[str, ...]) -> dict[str, float]:
     """Return the accuracy in every domain.
 
     Parameters
@@ -143,7 +153,7 @@ def by_domain(right: Tensor, domains: Tensor, names: tuple[str, ...]) -> dict[st
     right
         Whether the predictions are correct, (N,).
     domains
-        Index of the true domain, (N,).
+        Index of the true domain, (N,); None where it is unknown.
     names
         Names of the domains.
 
@@ -157,6 +167,8 @@ def by_domain(right: Tensor, domains: Tensor, names: tuple[str, ...]) -> dict[st
     >>> by_domain(torch.tensor([True, False, True]), torch.tensor([0, 0, 1]), ("low", "high", "empty"))
     {'low': 0.5, 'high': 1.0}
     """
+    if domains is None:
+        return {}
     shares = {name: right[domains == index].double().mean() for index, name in enumerate(names)}
     return {name: float(share) for name, share in shares.items() if not share.isnan()}
 

@@ -1,18 +1,29 @@
 """Simulated errors of a router: five kinds of noise with a level from 0 to 1.
 
 A kind changes either the gates, before the rule turns them into weights, or the weights. Level 0 leaves every value
-unchanged, bit for bit. All random draws come from the generator that the caller passes.
+unchanged, bit for bit. All random draws come from the generator that the caller passes, for all examples at once, so
+that they do not depend on the pieces that a record is read in.
+
+A sweep yields the answers of a rule under every kind and level. Weights cost little. The product of weights and
+residuals costs most, so each chunk of residuals is read once for many levels while it lies in the processor's cache.
+Every product is the one that a single evaluation computes, so the answers are the same bits.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
 
+from redx.composition.parts import CHUNK, Parts, Record, in_pieces, predicted_classes
+from redx.composition.rules import Rule, contributing, get_rule, mix
 from redx.errors import RedxError
+from redx.registry import Registry
+from redx.seeding import generator
 
+CACHED = 2**18  # values of N·K·C that stay in the processor's cache while all levels are applied to them
 LEVELS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -39,9 +50,14 @@ class Noise:
     tensor([[0.5000, 0.5000]])
     """
 
-    name: ClassVar[str]
-    on: ClassVar[Literal["gates", "weights"]] = "weights"
-    reaches_unrouted: ClassVar[bool] = False
+    name: str = ""
+    on: Literal["gates", "weights"] = "weights"
+    reaches_unrouted: bool = False
+
+    @property
+    def about(self) -> str:
+        """What the noise does, in one line: the first line of the docstring."""
+        return (type(self).__doc__ or "").strip().partition("\n")[0]
 
     def __call__(self, values: Tensor, level: float, generator: Generator, simplex: bool = True) -> Tensor:
         """Return gates or weights with noise.
@@ -169,37 +185,35 @@ class PermuteNoise(Noise):
         return torch.empty_like(values).scatter_(1, order, values.gather(1, order.gather(1, source)))
 
 
-_ALL: tuple[Noise, ...] = (  # in the order of tables; a new kind is listed here
-    SwapNoise(),
-    BlurNoise(),
-    JitterNoise(),
-    DropNoise(),
-    PermuteNoise(),
-)
-NOISES = {noise.name: noise for noise in _ALL}
+class NoiseRegistry(Registry[Noise]):
+    """The kinds of noise by name; what is registered may be a noise or a class of noises."""
+
+    def register(self, name: str, entry: Any = None) -> Any:
+        """Add a kind of noise under a name; without it, return a decorator."""
+        if entry is None:
+            return lambda decorated: self.register(name, decorated)
+        noise = entry() if isinstance(entry, type) else entry
+        if not isinstance(noise, Noise):
+            raise RedxError(f"The noise {name!r} is {type(noise).__name__}; derive a class from redx.Noise.")
+        super().register(name, noise)
+        noise.name = name
+        return entry
 
 
-def get_noise(name: str) -> Noise:
-    """Return the kind of noise of this name.
+NOISES = NoiseRegistry("noise")
+for _noise in (SwapNoise(), BlurNoise(), JitterNoise(), DropNoise(), PermuteNoise()):  # in the order of tables
+    NOISES.register(_noise.name, _noise)
 
-    Parameters
-    ----------
-    name
-        A key of `NOISES`.
 
-    Returns
-    -------
-    Noise
-        The kind of noise.
+def get_noise(noise: Noise | str) -> Noise:
+    """Return the kind of noise of this name, or the noise itself.
 
     Examples
     --------
     >>> get_noise("jitter").on
     'gates'
     """
-    if name not in NOISES:
-        raise RedxError(f"There is no noise {name!r}; choose one of {', '.join(NOISES)}.")
-    return NOISES[name]
+    return noise if isinstance(noise, Noise) else NOISES[noise]
 
 
 def check_level(level: float) -> float:
@@ -223,3 +237,177 @@ def check_level(level: float) -> float:
     if not 0 <= level <= 1:
         raise RedxError(f"A noise level lies between 0 and 1, not {level}; choose one such as 0.25.")
     return level
+
+
+def noisy_weights(
+    rule: Rule | str,
+    parts: Parts,
+    kind: Noise | str | None = None,
+    level: float = 0.0,
+    draw: Generator | None = None,
+) -> Tensor:
+    """Return the weights of a rule under routing noise.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that gives the weights, and the record of N examples and K experts.
+    kind
+        The kind of noise; None for no noise. A rule without a router is changed only by `drop`.
+    level
+        Strength of the noise, from 0 to 1.
+    draw
+        Source of random draws; by default a generator that depends only on the kind.
+
+    Returns
+    -------
+    Tensor
+        Weights of shape (N, K).
+
+    Examples
+    --------
+    >>> domains = torch.tensor([0])
+    >>> parts = Parts(torch.zeros(1, 2), torch.zeros(1, 2, 2), torch.zeros(1, 2), domains=domains)
+    >>> noisy_weights("red-oracle", parts, "blur", level=0.5)
+    tensor([[0.7500, 0.2500]])
+    """
+    rule = get_rule(rule)
+    kind = None if kind is None else get_noise(kind)
+    if kind is None or not _is_reached(rule, kind):
+        return rule.weights(parts)
+    check_level(level)
+    draw = draw or generator(0, "noise", kind.name)
+    if kind.on == "weights":
+        return kind(rule.weights(parts), level, draw, simplex=rule.adversary == "simplex")
+    return rule.weights(parts.with_gates(kind(parts.gates, level, draw)))
+
+
+def _is_reached(rule: Rule, kind: Noise) -> bool:
+    """Return whether a kind of noise can change the weights of a rule."""
+    return bool(rule.adversary) and (rule.routed or kind.reaches_unrouted)
+
+
+class NoiseSweep:
+    """The answers of one rule under every kind and level of noise, collected piece by piece.
+
+    Parameters
+    ----------
+    rule
+        The rule that composes base and experts.
+    gates, weights
+        Gates and the rule's weights of all examples, (N, K) each, for draws do not depend on pieces.
+    kinds, levels
+        Kinds and levels of noise.
+    seed
+        Decides the random draws.
+    several
+        Whether the record comes in several pieces: then gates and weights with noise are drawn once and kept.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        gates: Tensor,
+        weights: Tensor,
+        kinds: Sequence[Noise | str],
+        levels: Sequence[float],
+        seed: int,
+        several: bool = True,
+    ) -> None:
+        self.rule, self.gates, self.weights = rule, gates, weights
+        self.kinds, self.levels, self.seed, self.several = tuple(map(get_noise, kinds)), tuple(levels), seed, several
+        for level in levels:
+            check_level(level)
+        self._drawn: dict[tuple[str, float], Tensor] = {}
+        self._answers: dict[tuple[str, float], list[Tensor]] = {
+            (kind.name, level): [] for kind in self.kinds for level in levels
+        }
+
+    def update(self, rows: slice, parts: Parts, clean: Tensor) -> None:
+        """Add a piece: its rows among all examples, its record, and the rule's answers without noise.
+
+        The latter are also the answers at level 0, and those of rules that a kind of noise cannot reach.
+        """
+        changed = [level for level in self.levels if level != 0]
+        group = max(1, CHUNK // max(1, self.gates.numel()))  # weights of so many levels fit into memory
+        for kind in self.kinds:
+            answers = dict.fromkeys(self.levels, clean)
+            if _is_reached(self.rule, kind):
+                for start in range(0, len(changed), group):
+                    some = changed[start : start + group]
+                    weights = [self._piece_weights(kind, level, rows, parts) for level in some]
+                    answers |= dict(zip(some, _answers(self.rule, parts, weights), strict=True))
+            for level in self.levels:
+                self._answers[kind.name, level].append(answers[level])
+
+    def answers(self) -> Iterator[tuple[Noise, list[Tensor]]]:
+        """Yield every kind with its answers by level, (N,) each."""
+        for kind in self.kinds:
+            yield kind, [torch.cat(self._answers[kind.name, level]) for level in self.levels]
+
+    def _piece_weights(self, kind: Noise, level: float, rows: slice, parts: Parts) -> Tensor:
+        """Return the weights of a piece under noise."""
+        values = self._drawn.get((kind.name, level))
+        if values is None:
+            draw = generator(self.seed, "noise", kind.name, level)
+            if kind.on == "weights":
+                values = kind(self.weights, level, draw, simplex=self.rule.adversary == "simplex")
+            else:
+                values = kind(self.gates, level, draw)
+            if self.several:
+                self._drawn[kind.name, level] = values
+        return values[rows] if kind.on == "weights" else self.rule.weights(parts.with_gates(values[rows]))
+
+
+def _answers(rule: Rule, parts: Parts, weights: Sequence[Tensor]) -> list[Tensor]:
+    """Return the answers of a rule under several sets of weights, (N, K) each."""
+    answers = [torch.empty(len(parts), dtype=torch.int64) for _ in weights]
+    for rows, part in parts.chunks(CACHED):
+        base, residuals = rule.read(part.base), rule.read(contributing(rule, part).residuals)
+        for target, weight in zip(answers, weights, strict=True):
+            target[rows] = predicted_classes(mix(rule, base, residuals, weight[rows]))
+    return answers
+
+
+def noise_sweep(
+    rule: Rule | str,
+    record: Record,
+    clean: Tensor,
+    kinds: Sequence[Noise | str],
+    levels: Sequence[float],
+    seed: int,
+) -> Iterator[tuple[Noise, list[Tensor]]]:
+    """Yield every kind of noise with the answers of a rule at every level.
+
+    Parameters
+    ----------
+    rule, record
+        The rule that composes base and experts, and the record of N examples and K experts.
+    clean
+        The rule's answers without noise, (N,). They are also the answers at level 0, and those of rules that a kind of
+        noise cannot reach.
+    kinds, levels
+        Kinds and levels of noise.
+    seed
+        Decides the random draws.
+
+    Yields
+    ------
+    tuple of Noise and list of Tensor
+        The kind, and its answers by level, (N,) each.
+
+    Examples
+    --------
+    >>> parts = Parts(torch.zeros(1, 2), torch.eye(2)[None], torch.tensor([[9.0, -9.0]]))
+    >>> sweep = noise_sweep("red", parts, torch.tensor([0]), ["swap"], [0.0, 1.0], seed=0)
+    >>> [answers for _, answers in sweep]
+    [[tensor([0]), tensor([1])]]
+    """
+    rule, pieces = get_rule(rule), in_pieces(record)
+    whole = isinstance(record, Parts)
+    gates = record.gates if whole else torch.cat([piece.gates for piece in pieces])
+    weights = rule.weights(record) if whole else torch.cat([rule.weights(piece) for piece in pieces])
+    sweep = NoiseSweep(rule, gates, weights, kinds, levels, seed, several=not whole)
+    for rows, piece in pieces.rows():
+        sweep.update(rows, piece, clean[rows])
+    yield from sweep.answers()

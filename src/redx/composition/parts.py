@@ -1,15 +1,17 @@
 """The `Parts` record: everything that the trained modules output for a set of examples.
 
-Rules, noise, certificates and metrics are functions of this record and need no trained model. All modules of redx use
-the same letters for axes: N examples, D features, K experts, C classes, R rank of a low-rank expert.
+Rules, noise, certificates and metrics are functions of this record and need no trained model. A record that does not
+fit into memory is given in pieces: functions that take a `Record` read one piece after the other and return what they
+return for the whole. All modules of redx use the same letters for axes: N examples, D features, K experts, C classes,
+R rank of a low-rank expert.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,6 +20,7 @@ from redx.errors import RedxError
 
 LARGEST_ANSWER = 2.0**62  # of a regression: larger outputs count as this one
 CHUNK = 2**24  # values of N·K·C that are processed at once: 64 MB in float32
+UNKNOWN = -1  # the label of an example whose class is not known
 
 
 class Cutoffs(NamedTuple):
@@ -37,7 +40,7 @@ class Cutoffs(NamedTuple):
 
 @dataclass(frozen=True)
 class Parts:
-    """The outputs of base, experts and router for N examples, with labels and domains.
+    """The outputs of base, experts and router for N examples, with labels and domains where they are known.
 
     With C = 1 the task is a regression, and the prediction is the output rounded to the nearest integer.
 
@@ -50,18 +53,23 @@ class Parts:
     gates
         Logits of the router, (N, K).
     labels
-        True classes as integers, (N,); for a regression the true answers.
+        True classes as integers, (N,), -1 where the class is unknown; for a regression the true answers. None where
+        nothing is known. Only figures of accuracy and harm need labels.
     domains
         Index of the true domain, (N,). Index k is the domain of expert k; other indices are domains without an expert.
+        None where nothing is known.
     confidences
         How sure each expert is of its own answer, (N, K); None where nothing depends on it.
     cutoffs
         An expert contributes only where its confidence exceeds the cut-off of the rule; None: everywhere.
+    groups
+        Which exchangeable unit an example belongs to, such as the document of a token, (N,) in int64; None: every
+        example is a unit of its own.
 
     Raises
     ------
     RedxError
-        If the shapes do not agree, or if a tensor contains NaN or infinity.
+        If shapes or types do not agree, or if a tensor contains NaN or infinity.
 
     Examples
     --------
@@ -80,32 +88,39 @@ class Parts:
     base: Tensor  # (N, C)
     residuals: Tensor  # (N, K, C)
     gates: Tensor  # (N, K)
-    labels: Tensor  # (N,)
-    domains: Tensor  # (N,)
+    labels: Tensor | None = None  # (N,)
+    domains: Tensor | None = None  # (N,)
     confidences: Tensor | None = None  # (N, K)
     cutoffs: Cutoffs | None = None
+    groups: Tensor | None = None  # (N,)
 
     def __post_init__(self) -> None:
-        axes = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1}
+        axes = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1, "groups": 1}
         for name, expected in axes.items():
             tensor = getattr(self, name)
+            if tensor is None:
+                continue
             if tensor.ndim != expected:
                 raise RedxError(f"Parts.{name} has {tensor.ndim} axes, not {expected}; see the shapes in redx.Parts.")
             if tensor.is_floating_point() and not _is_finite(tensor):
                 raise RedxError(f"Parts.{name} contains NaN or infinity; retrain the module that computed it.")
+            if expected == 1 and (tensor.is_floating_point() or tensor.dtype == torch.bool):
+                raise RedxError(f"Parts.{name} holds {tensor.dtype}, not whole numbers; convert it with .long().")
+        types = {name: str(getattr(self, name).dtype).removeprefix("torch.") for name in ("base", "residuals", "gates")}
+        if len(set(types.values())) > 1:
+            held = ", ".join(f"{name} {dtype}" for name, dtype in types.items())
+            raise RedxError(
+                f"Parts hold numbers of different types ({held}); convert all of them to one, as with .to()."
+            )
         examples, experts, classes = self.residuals.shape
-        shapes = {
-            "base": (examples, classes),
-            "gates": (examples, experts),
-            "labels": (examples,),
-            "domains": (examples,),
-        }
+        shapes = {"base": (examples, classes), "gates": (examples, experts)}
+        shapes |= dict.fromkeys(("labels", "domains", "groups"), (examples,))
         for name, expected in shapes.items():
-            actual = tuple(getattr(self, name).shape)
-            if actual != expected:
+            tensor = getattr(self, name)
+            if tensor is not None and tuple(tensor.shape) != expected:
                 raise RedxError(
-                    f"Parts.{name} has shape {actual}, but residuals of shape {tuple(self.residuals.shape)} "
-                    f"need {expected}; all five tensors must describe the same examples."
+                    f"Parts.{name} has shape {tuple(tensor.shape)}, but residuals of shape "
+                    f"{tuple(self.residuals.shape)} need {expected}; all tensors must describe the same examples."
                 )
         self._check_confidences()
 
@@ -126,8 +141,43 @@ class Parts:
         """The number of experts K."""
         return self.residuals.shape[1]
 
+    @property
+    def known(self) -> Tensor:
+        """Which examples have a label, (N,): none without labels; a regression's labels are all known."""
+        if self.labels is None:
+            return torch.zeros(len(self), dtype=torch.bool)
+        return torch.ones(len(self), dtype=torch.bool) if self.base.shape[1] == 1 else self.labels != UNKNOWN
+
+    def labelled(self) -> Parts:
+        """Return the record of the examples whose labels are known; the others are neither right nor wrong."""
+        known = self.known
+        return self if bool(known.all()) else self.only(known)
+
+    def true_labels(self) -> Tensor:
+        """Return the labels, (N,), where accuracy or harm depends on them.
+
+        Raises
+        ------
+        RedxError
+            If there are none, or if some of them are unknown: those are neither right nor wrong.
+        """
+        if self.labels is None:
+            raise RedxError("These parts hold no labels, so nothing is right or wrong; give Parts(labels=…).")
+        if not bool((known := self.known).all()):
+            raise RedxError(
+                f"The labels of {int((~known).sum())} of {len(self)} examples are unknown (-1), so they are neither "
+                "right nor wrong; leave these out with parts.only(parts.known)."
+            )
+        return self.labels
+
+    def true_domains(self) -> Tensor:
+        """Return the domains, (N,), or raise `RedxError` where the record holds none."""
+        if self.domains is None:
+            raise RedxError("These parts hold no domains; give Parts(domains=…), or choose a rule that needs none.")
+        return self.domains
+
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name; confidences only where there are any."""
+        """Return the tensors by name, of those that there are."""
         named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cutoffs"}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
@@ -135,6 +185,8 @@ class Parts:
     def concatenate(pieces: Sequence[Parts]) -> Parts:
         """Return consecutive pieces of a record as one; all of them have the same experts and cut-offs."""
         tensors = [piece.tensors() for piece in pieces]
+        if any(piece.keys() != tensors[0].keys() for piece in tensors):
+            raise RedxError("Some pieces of the record hold labels, domains, confidences or groups and others do not.")
         joined = {name: torch.cat([piece[name] for piece in tensors]) for name in tensors[0]}
         return replace(pieces[0], **joined)
 
@@ -161,6 +213,10 @@ class Parts:
         parts = self._derived(confidences=confidences, cutoffs=cutoffs)
         parts._check_confidences()
         return parts
+
+    def with_gates(self, gates: Tensor) -> Parts:
+        """Return the record with other gates, (N, K), which are not checked."""
+        return self._derived(gates=gates)
 
     def only(self, rows: slice | Tensor) -> Parts:
         """Return the record of some of the examples.
@@ -223,6 +279,83 @@ class Parts:
         for start in range(0, len(self), step):
             rows = slice(start, start + step)
             yield rows, self.only(rows)
+
+
+class Pieces:
+    """A record in consecutive pieces, which can be read as often as it is needed.
+
+    Parameters
+    ----------
+    source
+        An iterable of `Parts` that can be read again, such as a list, or a function that returns an iterator.
+    changes
+        Applied to every piece that is read, in this order.
+
+    Raises
+    ------
+    RedxError
+        If the source can be read only once, or if its pieces are no `Parts` of the same experts.
+
+    Examples
+    --------
+    >>> import torch
+    >>> parts = Parts(torch.eye(3), torch.zeros(3, 2, 3), torch.zeros(3, 2))
+    >>> stream = Pieces(lambda: (parts.only(slice(row, row + 1)) for row in range(3)))
+    >>> [len(piece) for piece in stream]
+    [1, 1, 1]
+    """
+
+    def __init__(
+        self,
+        source: Iterable[Parts] | Callable[[], Iterable[Parts]],
+        changes: tuple[Callable[[Parts], Parts], ...] = (),
+    ) -> None:
+        if isinstance(source, Iterator):
+            raise RedxError("A record in pieces is read several times; give a list, or a function that returns them.")
+        if not callable(source) and not isinstance(source, Iterable):
+            raise RedxError(f"A record is redx.Parts, or pieces of these, not {type(source).__name__}; see redx.Parts.")
+        self.source, self.changes = source, changes
+
+    def __iter__(self) -> Iterator[Parts]:
+        experts = None
+        for piece in self.source() if callable(self.source) else self.source:
+            if not isinstance(piece, Parts):
+                raise RedxError(f"A piece of the record is {type(piece).__name__}, not redx.Parts; give those.")
+            if experts is not None and piece.experts != experts:
+                raise RedxError(
+                    f"The pieces of the record have {experts} and {piece.experts} experts; give one model's."
+                )
+            experts = piece.experts
+            for change in self.changes:
+                piece = change(piece)
+            yield piece
+
+    def map(self, change: Callable[[Parts], Parts]) -> Pieces:
+        """Return the record whose pieces are changed as they are read."""
+        return Pieces(self.source, (*self.changes, change))
+
+    def rows(self) -> Iterator[tuple[slice, Parts]]:
+        """Yield every piece with its rows in the whole record."""
+        start = 0
+        for piece in self:
+            yield slice(start, start + len(piece)), piece
+            start += len(piece)
+
+
+Record: TypeAlias = Parts | Pieces | Iterable[Parts] | Callable[[], Iterable[Parts]]
+Held = TypeVar("Held", Parts, Pieces)  # a record as a whole, or in pieces
+
+
+def in_pieces(record: Record) -> Pieces:
+    """Return any record as pieces: `Parts` are one piece."""
+    if isinstance(record, Pieces):
+        return record
+    return Pieces((record,) if isinstance(record, Parts) else record)
+
+
+def change(record: Held, function: Callable[[Parts], Parts]) -> Held:
+    """Return a record with a function applied to it, at once or to every piece that is read."""
+    return function(record) if isinstance(record, Parts) else record.map(function)
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -12,20 +12,45 @@ largest λ at which some router can still do harm. On n held-out examples that n
 keeps the expected harm of a new example at most at `risk`, for any data distribution, any number of experts and any
 router (conformal risk control; Angelopoulos et al.). The second form replaces the left side by the exact binomial upper
 bound of the harm: then the harm is at most `risk` with probability `confidence` over the draw of the held-out examples.
+
+Where examples come in groups, such as the tokens of documents, groups are exchangeable and examples are not. Then L_i
+is the mean harm of the examples of group i, between 0 and 1, and n counts groups; with a confidence, Bentkus' bound for
+means of such numbers takes the place of the binomial one.
+
+Thresholds. A falling cut-off activates one expert after the other, in the order of their confidences, and the label
+stays lost once it is lost. So the threshold is the confidence of the first expert with which some router makes the
+label lose. Most examples are far from every tie; for these, bounds on the margins decide, in one pass over the
+residuals (simplex) or expert by expert until the label is lost (box). `_exact_thresholds` decides all others, ties and
+rounding included.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
+import torch
 from torch import Tensor
 
+from redx.composition import certificate
+from redx.composition.confidence import SCORES, confidences
 from redx.composition.evaluation import certify, worst_harm
 from redx.composition.metrics import exact_interval, upper_bound
-from redx.composition.parts import Parts, predicted_classes
-from redx.composition.rules import Rule
-from redx.composition.thresholds import harm_thresholds as harm_thresholds  # part of the interface of this module
+from redx.composition.parts import Cutoffs, Held, Parts, Pieces, Record, in_pieces, predicted_classes
+from redx.composition.rules import Rule, get_rule
 from redx.errors import RedxError
+from redx.schema import DEFAULT_RISK
+
+log = logging.getLogger("redx")
+
+REGIONS = {"simplex": "red", "box": "sum"}  # where wrong weights could lie, with a rule that allows them
+CHUNK = 2**20  # values of N·K·C that are processed at once: few enough for the cache, enough for few calls
+BOX_CHUNK = 2**22  # the same in the box, where only N·C of them are touched at a time
+BOX_ROWS = 1024  # examples of a piece in the box, at least
+COMPACT = 8  # experts after which decided examples are left out
+SAFETY = 4  # factor on the bound of rounding errors
 
 
 def smallest_risk(examples: int, confidence: float | None = None) -> float:
@@ -76,7 +101,7 @@ def allowed_harm(examples: int, risk: float, confidence: float | None = None) ->
     return low
 
 
-def check_risk(risk: float, examples: int, confidence: float | None = None) -> float:
+def check_risk(risk: float, examples: int, confidence: float | None = None, unit: str = "examples") -> float:
     """Return a risk unchanged, or raise `RedxError` if it is none, or too small for so many calibration examples.
 
     Parameters
@@ -87,6 +112,8 @@ def check_risk(risk: float, examples: int, confidence: float | None = None) -> f
         Number of calibration examples.
     confidence
         None for the expected form; otherwise the probability with which the bound has to hold.
+    unit
+        What is counted, for the message: examples or groups.
 
     Examples
     --------
@@ -99,54 +126,66 @@ def check_risk(risk: float, examples: int, confidence: float | None = None) -> f
     if 0 < risk < smallest - 1e-12:
         at_least = math.ceil(smallest * 1e4) / 1e4
         raise RedxError(
-            f"A risk of {risk:g} cannot be promised with {examples} calibration examples; "
-            f"choose at least {at_least:g}, or give more validation examples."
+            f"A risk of {risk:g} cannot be promised with {examples} calibration {unit}; "
+            f"choose at least {at_least:g}, or give more {'validation examples' if unit == 'examples' else unit}."
         )
     return risk
 
 
-def harm_figures(rule: Rule, parts: Parts) -> dict[str, float]:
-    """Return what the worst router costs on these examples.
+def supported_risk(
+    risk: float | None, examples: int, confidence: float | None = None, tell: bool = True, unit: str = "examples"
+) -> float:
+    """Return the risk to use with so many calibration examples.
 
     Parameters
     ----------
-    rule
-        The rule that composes base and experts.
-    parts
-        The record of N examples; where it has cut-offs, they apply.
+    risk
+        The risk that the user chose; None for 0.01, or the smallest that the examples support, which is logged.
+    examples
+        Number of calibration examples.
+    confidence
+        None for the bound on average, otherwise the probability with which it has to hold.
+    tell
+        Whether a risk above 0.01 that was not chosen is logged.
+    unit
+        What is counted, for messages: examples or groups.
 
-    Returns
-    -------
-    dict
-        `base`, `clean` and `worst`: accuracy of the base, of the rule, and of the rule under its worst router; `harm`:
-        share of examples that the base answers correctly and the rule, with some router, does not, with the exact 95 %
-        interval from `low` to `high`.
+    Raises
+    ------
+    RedxError
+        Where the examples do not support the risk that the user chose.
+    """
+    if risk is not None:
+        return check_risk(risk, examples, confidence, unit)
+    smallest = smallest_risk(examples, confidence)
+    if tell and smallest > DEFAULT_RISK:
+        log.warning(
+            "%d calibration %s support no risk below %.4f, so this is used instead of %g",
+            examples,
+            unit,
+            smallest,
+            DEFAULT_RISK,
+        )
+    return max(DEFAULT_RISK, smallest)
+
+
+def group_confidence(confidence: float | None) -> float | None:
+    """Return the confidence with which binomial bounds hold for means of groups: Bentkus' inequality costs e.
+
+    The sum of n independent numbers between 0 and 1 is at most s with at most e times the probability with which a
+    binomial variable of the same mean is at most ⌈s⌉.
 
     Examples
     --------
-    >>> import torch
-    >>> from redx.composition.rules import get_rule
-    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
-    >>> parts = Parts(base, residuals, torch.tensor([[-9.0, 9.0]]), torch.tensor([0]), torch.tensor([1]))
-    >>> figures = harm_figures(get_rule("red"), parts)
-    >>> figures["clean"], figures["worst"], figures["harm"]
-    (1.0, 0.0, 1.0)
+    >>> round(group_confidence(0.9), 4)
+    0.9632
     """
-    certified = certify(rule, parts)
-    right = certified.predicted == parts.labels
-    harmed = int(worst_harm(parts, certified).sum())
-    low, high = exact_interval(harmed, len(parts))
-    return {
-        "base": float((predicted_classes(parts.base) == parts.labels).double().mean()),
-        "clean": float(right.double().mean()),
-        "worst": float((right & (certified.radius >= 1)).double().mean()),
-        "harm": harmed / len(parts),
-        "low": low,
-        "high": high,
-    }
+    return None if confidence is None else 1 - (1 - confidence) / math.e
 
 
-def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None) -> float:
+def risk_cutoff(
+    thresholds: Tensor, risk: float, confidence: float | None = None, groups: Tensor | None = None
+) -> float:
     """Return the smallest cut-off that keeps the harm of the worst router at the risk.
 
     Parameters
@@ -157,6 +196,9 @@ def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None
         The bound on the harm, from 0 to 1.
     confidence
         None bounds the expected harm; otherwise the harm is at most `risk` with this probability.
+    groups
+        The exchangeable unit that an example belongs to, (n,); None: every example is one. The harm of a group is the
+        mean harm of its examples.
 
     Returns
     -------
@@ -171,7 +213,11 @@ def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None
     89.0
     >>> risk_cutoff(torch.arange(5.0), risk=0.01)
     inf
+    >>> risk_cutoff(torch.tensor([5.0, 1.0] * 19), risk=0.3, groups=torch.arange(19).repeat_interleave(2))
+    5.0
     """
+    if groups is not None:
+        return _group_cutoff(thresholds, risk, confidence, groups)
     allowed = allowed_harm(len(thresholds), risk, confidence)
     if allowed < 0:
         return math.inf
@@ -180,6 +226,606 @@ def risk_cutoff(thresholds: Tensor, risk: float, confidence: float | None = None
     return float(thresholds.topk(allowed + 1).values[-1])
 
 
+def _group_cutoff(thresholds: Tensor, risk: float, confidence: float | None, groups: Tensor) -> float:
+    """Return the smallest cut-off at which the summed mean harm of all groups does not exceed what is allowed."""
+    _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
+    allowed = float(allowed_harm(len(sizes), risk, group_confidence(confidence)))
+    if confidence is None:
+        allowed = risk * (len(sizes) + 1) - 1  # not rounded down: the harm of a group is a share
+    allowed += 1e-9  # rounding errors of sums
+    if allowed < 0:
+        return math.inf
+    order = thresholds.argsort(descending=True)
+    values, harm = thresholds[order], (1 / sizes.double())[index[order]].cumsum(0)
+    too_much = ((harm > allowed) & (values > -math.inf)).nonzero()
+    return float(values[too_much[0, 0]]) if len(too_much) else -math.inf
+
+
+def harm_figures(rule: Rule | str, record: Record) -> dict[str, float]:
+    """Return what the worst router costs on these examples.
+
+    Parameters
+    ----------
+    rule
+        The rule that composes base and experts, or its name.
+    record
+        The record of N examples; where it has cut-offs, they apply. Examples of unknown label are left out.
+
+    Returns
+    -------
+    dict
+        `base`, `clean` and `worst`: accuracy of the base, of the rule, and of the rule under its worst router; `harm`:
+        share of examples that the base answers correctly and the rule, with some router, does not, with the exact 95 %
+        interval from `low` to `high`. Where examples come in groups, the harm is the mean over groups and the interval
+        that of Bentkus for means of groups.
+
+    Raises
+    ------
+    RedxError
+        If no label is known.
+
+    Examples
+    --------
+    >>> import torch
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
+    >>> parts = Parts(base, residuals, torch.tensor([[-9.0, 9.0]]), torch.tensor([0]))
+    >>> figures = harm_figures("red", parts)
+    >>> figures["clean"], figures["worst"], figures["harm"]
+    (1.0, 0.0, 1.0)
+    """
+    return _count_harm(get_rule(rule), in_pieces(record), [lambda parts: parts])[0].figures()
+
+
+class _HarmCounts:
+    """What the worst router costs under one rule, counted piece by piece."""
+
+    def __init__(self) -> None:
+        self.outcomes: list[Tensor] = []  # (N, 4): base right, rule right, right under every router, harmed
+        self.groups: list[Tensor | None] = []
+        self.unknown = 0
+
+    def update(self, rule: Rule, piece: Parts) -> None:
+        """Add a piece."""
+        parts = piece.labelled()
+        self.unknown += len(piece) - len(parts)
+        if not len(parts):
+            return
+        certified, labels = certify(rule, parts), parts.true_labels()
+        right = certified.predicted == labels
+        base = predicted_classes(parts.base) == labels
+        certain = right & (certified.radius >= 1)
+        self.outcomes.append(torch.stack([base, right, certain, worst_harm(parts, certified)], -1))
+        self.groups.append(parts.groups)
+
+    @property
+    def examples(self) -> int:
+        """The number of examples with a label."""
+        return sum(map(len, self.outcomes))
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of `harm_figures`."""
+        if not self.outcomes:
+            raise RedxError(_no_labels(self.unknown))
+        outcomes = torch.cat(self.outcomes)
+        base, clean, worst, harm = outcomes.double().mean(0).tolist()
+        groups, harmed = _join_groups(self.groups), int(outcomes[:, 3].sum())
+        if groups is None:
+            harm = harmed / len(outcomes)
+            low, high = exact_interval(harmed, len(outcomes))
+        else:
+            _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
+            total = float((outcomes[:, 3].double() / sizes[index]).sum())
+            harm, (low, high) = total / len(sizes), _mean_interval(total, len(sizes))
+        return {"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high}
+
+
+def _mean_interval(total: float, groups: int) -> tuple[float, float]:
+    """Return the 95 % interval of the mean of numbers between 0 and 1, given their sum, for any distribution."""
+    confidence = group_confidence(0.975)
+    assert confidence is not None
+    high = upper_bound(math.ceil(total - 1e-9), groups, confidence)
+    low = 1 - upper_bound(math.ceil(groups - total - 1e-9), groups, confidence)
+    return max(0.0, low), high
+
+
+def _count_harm(rule: Rule, record: Pieces, changes: Sequence[Callable[[Parts], Parts]]) -> list[_HarmCounts]:
+    """Return the counts of a rule under several changes of a record, in one pass over its pieces."""
+    counts = [_HarmCounts() for _ in changes]
+    for piece in record:
+        for count, change in zip(counts, changes, strict=True):
+            count.update(rule, change(piece))
+    return counts
+
+
+def _join_groups(groups: Sequence[Tensor | None]) -> Tensor | None:
+    """Return the groups of all pieces, or None where no piece has any."""
+    known = [one for one in groups if one is not None]
+    if 0 < len(known) < len(groups):
+        raise RedxError("Some pieces of the record hold groups and others do not; give them for all or for none.")
+    return torch.cat(known) if known else None
+
+
+def _no_labels(examples: int) -> str:
+    return (
+        f"No label of the {examples} examples is known, so harm and accuracy cannot be measured; give Parts(labels=…)."
+    )
+
+
+class RiskControl:
+    """A cut-off on the experts' confidences that keeps the harm of every router at a risk.
+
+    It needs the logits of base and experts and nothing else, so it works for any model. Labels are needed to calibrate
+    and to report, not to apply.
+
+    Parameters
+    ----------
+    risk
+        Bound on the harm of the worst router: the share of examples that the base answers correctly and the composed
+        model, with some router, does not. None: 0.01, or the smallest that the calibration examples support.
+    confidence
+        None: the bound holds on average over calibration sets. Otherwise it holds with this probability.
+    score
+        How an expert's confidence is computed where a record has no confidences: `answer` or `gain`. Scores that also
+        use ownership, such as `contest`, stand for the part of them that logits alone give, which is `gain`. Where the
+        record brings confidences, this is only their name.
+
+    Attributes
+    ----------
+    thresholds
+        The threshold of every calibration example, (n,), by region of the adversary: simplex and box; empty before
+        `calibrate`.
+    groups
+        The groups of the calibration examples, (n,); None where every example is a unit of its own.
+    unknown
+        How many calibration examples were left out because their label is unknown.
+    given
+        Whether the calibration examples brought their own confidences.
+    experts, names
+        The experts that were calibrated together, where they are at hand, and their names.
+    answers
+        Whether the experts' answers were added to their ownership scores, as is done where experts bring classes.
+
+    Examples
+    --------
+    >>> base = torch.tensor([[1.0, 0.0]]).expand(99, -1)
+    >>> residuals = torch.tensor([[[0.0, 2.0]], [[0.0, 0.5]], [[2.0, 0.0]]]).repeat(33, 1, 1)
+    >>> parts = Parts(base, residuals, torch.zeros(99, 1), torch.zeros(99, dtype=torch.int64))
+    >>> control = RiskControl(risk=0.1).calibrate(parts)
+    >>> figures = control.report(parts)
+    >>> round(figures["before"]["harm"], 2), figures["after"]["harm"]
+    (0.33, 0.0)
+    """
+
+    def __init__(
+        self, risk: float | None = DEFAULT_RISK, confidence: float | None = None, score: str = "contest"
+    ) -> None:
+        if risk is not None and not 0 <= risk <= 1:
+            raise RedxError(f"A risk lies between 0 and 1, not {risk:g}; choose one such as 0.01.")
+        _check_confidence(confidence)
+        if score not in SCORES:
+            raise RedxError(f"There is no score {score!r}; choose one of {', '.join(SCORES)}.")
+        self._risk, self.confidence, self.score = risk, confidence, score
+        self.thresholds: dict[str, Tensor] = {}
+        self.groups: Tensor | None = None
+        self.unknown, self.given = 0, True
+        self.experts: tuple[Any, ...] = ()
+        self.names: tuple[str, ...] = ()
+        self.answers = False
+        self._cutoffs: Cutoffs | None = None
+
+    def __repr__(self) -> str:
+        state = f"{self.examples} examples" if self.thresholds else "not calibrated"
+        return f"RiskControl(risk={self._risk}, confidence={self.confidence}, score={self.score!r}): {state}"
+
+    @property
+    def risk(self) -> float:
+        """The risk; where none was chosen, the one that the calibration examples support."""
+        return supported_risk(None, self.units, self._unit_confidence, tell=False) if self._risk is None else self._risk
+
+    @property
+    def examples(self) -> int:
+        """The number of calibration examples; 0 before `calibrate`."""
+        return len(self.thresholds["simplex"]) if self.thresholds else 0
+
+    @property
+    def units(self) -> int:
+        """The number of exchangeable calibration units: groups, or examples where there are no groups."""
+        return self.examples if self.groups is None else len(self.groups.unique())
+
+    @property
+    def cutoffs(self) -> Cutoffs:
+        """The cut-offs that keep the risk, by region of the adversary."""
+        if not self.thresholds:
+            raise RedxError("This risk control is not calibrated; call calibrate(parts) with held-out examples first.")
+        if self._cutoffs is None:
+            found = (
+                risk_cutoff(self.thresholds[region], self.risk, self.confidence, self.groups)
+                for region in Cutoffs._fields
+            )
+            self._cutoffs = Cutoffs(*found)
+        return self._cutoffs
+
+    @property
+    def _unit_confidence(self) -> float | None:
+        return self.confidence if self.groups is None else group_confidence(self.confidence)
+
+    @property
+    def _unit(self) -> str:
+        return "examples" if self.groups is None else "groups"
+
+    @classmethod
+    def from_thresholds(
+        cls,
+        thresholds: dict[str, Tensor],
+        risk: float | None,
+        confidence: float | None = None,
+        score: str = "contest",
+        *,
+        groups: Tensor | None = None,
+        experts: Sequence[Any] = (),
+        names: Sequence[str] = (),
+        answers: bool = False,
+    ) -> Self:
+        """Return a control of measurements that were made before, such as those of a file; see the attributes."""
+        control = cls(risk, confidence, score)
+        control.thresholds, control.groups, control.answers = thresholds, groups, answers
+        control.experts = tuple(experts)
+        control.names = tuple(names) or tuple(expert.name for expert in experts)
+        return control
+
+    def calibrate(self, record: Record, *, experts: Sequence[Any] = (), answers: bool = False) -> Self:
+        """Measure held-out examples and set the cut-offs; returns the control itself.
+
+        Parameters
+        ----------
+        record
+            Examples with labels that nothing was trained or chosen on, as a whole or in pieces. Examples of unknown
+            label are left out and counted in `unknown`. With groups, these are the exchangeable units.
+        experts, answers
+            The experts of the record, where they are at hand, and whether their answers were added to their ownership
+            scores.
+
+        Raises
+        ------
+        RedxError
+            If no label is known, or if there are too few examples for the risk.
+        """
+        thresholds: dict[str, list[Tensor]] = {region: [] for region in REGIONS}
+        groups: list[Tensor | None] = []
+        self.unknown, given = 0, None
+        for piece in in_pieces(record):
+            if given is not None and given != (piece.confidences is not None):
+                raise RedxError("Some pieces of the record hold confidences and others do not; give all of them some.")
+            given = piece.confidences is not None
+            parts = piece.labelled()
+            self.unknown += len(piece) - len(parts)
+            if len(parts):
+                parts = parts if given else self._scored(parts)
+                groups.append(parts.groups)
+                for region, rule in REGIONS.items():
+                    thresholds[region].append(harm_thresholds(rule, parts))
+        if not groups and self.unknown:
+            raise RedxError(_no_labels(self.unknown))
+        self.given = bool(given)
+        if not self.given:
+            self.score = _logits_score(self.score)
+        self.thresholds = {region: torch.cat(values or [torch.empty(0)]) for region, values in thresholds.items()}
+        self.groups, self._cutoffs = _join_groups(groups), None
+        self.experts, self.answers = tuple(experts), answers
+        self.names = tuple(expert.name for expert in experts)
+        self._risk = supported_risk(self._risk, self.units, self._unit_confidence, unit=self._unit)
+        if self.unknown:
+            log.warning("%d calibration examples were left out, for their labels are unknown", self.unknown)
+        return self
+
+    def _scored(self, parts: Parts) -> Parts:
+        """Return a record with confidences that base and residuals alone give, and no cut-offs.
+
+        They do not depend on the gates, so no router can choose which experts are active.
+        """
+        score = _logits_score(self.score)
+        values = [confidences(score, part.base, part.residuals, part.gates) for _, part in parts.chunks()]
+        return parts.with_confidences(torch.cat([parts.gates[:0], *values]), None)
+
+    def _with_confidences(self, parts: Parts) -> Parts:
+        """Return a record with confidences like those of the calibration examples, and no cut-offs."""
+        _ = self.cutoffs  # says so where nothing is calibrated
+        if self.given != (parts.confidences is not None):
+            raise RedxError("Only one of the two records has confidences; give them for both or for neither.")
+        if parts.confidences is None:
+            return self._scored(parts)
+        return parts.with_confidences(parts.confidences, None)
+
+    def apply(self, record: Held) -> Held:
+        """Return a record under control: with confidences and cut-offs, which every rule respects.
+
+        Parameters
+        ----------
+        record
+            Outputs of the same model on any examples; labels are not needed. Pieces stay pieces.
+
+        Raises
+        ------
+        RedxError
+            If the control is not calibrated, or if only one of the two records has confidences.
+        """
+        if isinstance(record, Parts):
+            controlled = self._with_confidences(record)
+            assert controlled.confidences is not None
+            return controlled.with_confidences(controlled.confidences, self.cutoffs)
+        return in_pieces(record).map(self.apply)
+
+    def report(self, record: Record, rule: Rule | str = "red") -> dict[str, Any]:
+        """Return what the control promises and what examples with labels show.
+
+        Parameters
+        ----------
+        record
+            Outputs of the same model on other examples than the calibration examples, as a whole or in pieces.
+        rule
+            The rule that composes base and experts.
+
+        Returns
+        -------
+        dict
+            `risk`, `confidence` and `score`; `cutoff`, as text where it is infinite; `calibration` and `examples`, the
+            numbers of examples; `groups`, of the calibration examples, or None; `unknown`, how many examples were left
+            out for their labels; and `before` and `after`, the figures of `harm_figures` without and with the cut-off.
+        """
+        rule, cutoff = get_rule(rule), getattr(self.cutoffs, controlled_region(get_rule(rule)))
+        before, after = _count_harm(rule, in_pieces(record), [self._with_confidences, self.apply])
+        return {
+            "risk": self.risk,
+            "confidence": self.confidence,
+            "score": "as given" if self.given else self.score,
+            "cutoff": cutoff if math.isfinite(cutoff) else str(cutoff),
+            "calibration": self.examples,
+            "groups": None if self.groups is None else self.units,
+            "examples": before.examples,
+            "unknown": before.unknown,
+            "before": before.figures(),
+            "after": after.figures(),
+        }
+
+    def at(self, risk: float | None, confidence: float | None = None) -> Self:
+        """Return a control of the same measurements with another risk.
+
+        Parameters
+        ----------
+        risk
+            The new risk; None for 0.01, or the smallest that the calibration examples support.
+        confidence
+            None for the bound on average, otherwise the probability with which it has to hold.
+
+        Raises
+        ------
+        RedxError
+            Where there are too few calibration examples for this risk.
+        """
+        _ = self.cutoffs  # says so where nothing is calibrated
+        held = group_confidence(confidence) if self.groups is not None else confidence
+        chosen = supported_risk(risk, self.units, held, unit=self._unit)
+        settings = {"groups": self.groups, "experts": self.experts, "names": self.names, "answers": self.answers}
+        other = type(self).from_thresholds(self.thresholds, chosen, confidence, self.score, **settings)
+        other.unknown, other.given = self.unknown, self.given
+        return other
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the promise as numbers, texts, lists and dicts: the content of risk.json."""
+        cutoffs = self.cutoffs._asdict().items()
+        return {
+            "risk": self.risk,
+            "confidence": self.confidence,
+            "score": self.score,
+            **({"answers": True} if self.answers else {}),
+            "calibration": self.examples,
+            "cutoffs": {region: value if math.isfinite(value) else str(value) for region, value in cutoffs},
+            "experts": list(self.names),
+        }
+
+    def covers(self, experts: Sequence[Any]) -> bool:
+        """Return whether these are the very experts that were calibrated together."""
+        return len(experts) == len(self.experts) and all(a is b for a, b in zip(experts, self.experts, strict=True))
+
+
+def _logits_score(score: str) -> str:
+    """Return the part of a score that base and residuals alone give."""
+    if score == "ownership":
+        raise RedxError(
+            "The score 'ownership' needs ownership scores, which logits are not; choose one of gain, answer."
+        )
+    return "answer" if score in ("answer", "both") else "gain"
+
+
+def controlled_region(rule: Rule) -> str:
+    """Return the region of a rule's adversary, or raise `RedxError` where its harm cannot be controlled."""
+    if not rule.keeps_base or rule.adversary is None:
+        raise RedxError(f"The rule {rule.name!r} adds no residuals to the base, so its harm cannot be controlled.")
+    return rule.adversary
+
+
 def _check_confidence(confidence: float | None) -> None:
     if confidence is not None and not 0 < confidence < 1:
         raise RedxError(f"A confidence lies between 0 and 1, not {confidence}; choose one such as 0.95.")
+
+
+def harm_thresholds(rule: Rule | str, record: Record) -> Tensor:
+    """Return the threshold of every example: some router does harm at a cut-off λ exactly if λ is below it.
+
+    Parameters
+    ----------
+    rule
+        A rule that adds residuals to the base, with an adversary on the simplex (`red`) or in the box (`sum`).
+    record
+        The record of N examples and K residual experts with their confidences and labels; its cut-offs do not count.
+
+    Returns
+    -------
+    Tensor
+        Thresholds of shape (N,); minus infinity where no router can do harm, as on examples that the base gets wrong.
+
+    Examples
+    --------
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
+    >>> parts = Parts(
+    ...     base, residuals, torch.zeros(1, 2), labels=torch.tensor([0]), confidences=torch.tensor([[0.7, 5.0]])
+    ... )
+    >>> harm_thresholds("red", parts)
+    tensor([0.7000])
+    """
+    rule = get_rule(rule)
+    controlled_region(rule)
+    found = [_piece_thresholds(rule, piece) for piece in in_pieces(record)]
+    return found[0] if len(found) == 1 else torch.cat(found or [torch.empty(0)])
+
+
+def _piece_thresholds(rule: Rule, parts: Parts) -> Tensor:
+    """Return the thresholds of the examples of one record, (N,)."""
+    parts.true_labels()  # says so where labels are unknown
+    if parts.confidences is None:
+        raise RedxError("These parts hold no confidences, so no cut-off can be set; give Parts(confidences=…).")
+    thresholds = [parts.confidences.new_empty(0)]
+    in_box, (_, experts, classes) = rule.adversary == "box", parts.residuals.shape
+    size = max(BOX_CHUNK, BOX_ROWS * experts * classes) if in_box else CHUNK
+    scratch = parts.residuals.new_empty(0 if in_box else min(len(parts), _rows(parts)), experts, classes)
+    for _, chunk in parts.chunks(size):
+        right = predicted_classes(chunk.base) == _labels(chunk)  # never for a label that the base does not know
+        values = parts.confidences.new_full((len(chunk),), -math.inf)
+        unclear = right
+        if classes > 1 and experts:
+            unclear = right & (_fill_in_box if in_box else _fill_on_simplex)(chunk, right, values, scratch)
+        for rows in unclear.nonzero()[:, 0].split(_rows(parts)):
+            values[rows] = _exact_thresholds(rule, chunk.only(rows))
+        thresholds.append(values)
+    return torch.cat(thresholds)
+
+
+def _labels(parts: Parts) -> Tensor:
+    """Return labels that were checked already."""
+    assert parts.labels is not None
+    return parts.labels
+
+
+def _rows(parts: Parts) -> int:
+    """Return the number of examples of a piece, as `Parts.chunks` divides them."""
+    return max(1, CHUNK // max(1, parts.residuals[0].numel())) if len(parts) else 1
+
+
+def _fill_on_simplex(parts: Parts, right: Tensor, values: Tensor, scratch: Tensor) -> Tensor:
+    """Write the thresholds of examples that are far from ties, (N,), and return which ones are not, (N,)."""
+    confidences = parts.confidences
+    assert confidences is not None
+    labels = _labels(parts).clamp(0, parts.base.shape[1] - 1)[:, None]  # any class where the base is not right
+    scores = torch.add(parts.base[:, None], parts.residuals, out=scratch[: len(parts)])  # (N, K, C)
+    index = labels[:, None].expand(-1, parts.experts, 1)
+    own = scores.gather(-1, index)[..., 0]  # (N, K)
+    rival = scores.scatter_(-1, index, -math.inf).amax(-1)
+    fixed, slope = _error_bound(parts, 1)
+    bound = fixed + slope
+    margin = parts.base.gather(-1, labels) - parts.base.scatter(-1, labels, -math.inf)
+    surely = _largest(confidences, own < rival)
+    perhaps = _largest(confidences, own - rival <= bound[:, None])
+    perhaps = torch.where(margin.amin(-1) <= bound, confidences.amax(-1), perhaps)  # any expert may be the first
+    clear = (surely == perhaps) & bound.isfinite()
+    values.copy_(torch.where(right & clear, surely, values))
+    return ~clear
+
+
+def _largest(confidences: Tensor, where: Tensor) -> Tensor:
+    """Return the largest confidence of the chosen experts, (N, K) to (N,); minus infinity where none is chosen."""
+    return confidences.masked_fill(~where, -math.inf).amax(-1)
+
+
+def _error_bound(parts: Parts, experts: int) -> tuple[Tensor, Tensor]:
+    """Return a bound on the rounding errors of margins: `fixed + k * slope` where k experts add up, both (N,).
+
+    It is infinite where the sum over so many `experts` could overflow.
+    """
+    pieces = parts.residuals.flatten(1).split(_rows(parts))  # both ends are found while a piece is in the cache
+    size = torch.cat([torch.maximum(piece.amax(1), -piece.amin(1)) for piece in pieces])
+    base = parts.base.abs().amax(-1)
+    precision, steps = torch.finfo(size.dtype), parts.experts + 8
+    fits = experts * size + base < precision.max / (2 * SAFETY)
+    fixed = SAFETY * steps * (2 * precision.eps * base + precision.tiny)
+    return torch.where(fits, fixed, math.inf), SAFETY * steps * 2 * precision.eps * size
+
+
+def _fill_in_box(parts: Parts, right: Tensor, values: Tensor, _: Tensor) -> Tensor:
+    """Write the thresholds of examples that are far from ties, (N,), and return which ones are not, (N,)."""
+    confidences, (count, experts, classes) = parts.confidences, parts.residuals.shape
+    assert confidences is not None
+    unclear, rows = torch.zeros(count, dtype=torch.bool), right.nonzero()[:, 0]
+    labels, base = _labels(parts)[rows][:, None], parts.base[rows]
+    fixed, slope = (bound[rows] for bound in _error_bound(parts, experts))
+    worst = (base.gather(1, labels) - base).scatter_(1, labels, math.inf)  # (n, C): the smallest margins
+    order = confidences[rows].argsort(-1, descending=True)
+    places = (order + rows[:, None] * experts).T.contiguous()  # (K, n): where experts and their residuals lie
+    residuals, sure = parts.residuals.reshape(-1, classes), confidences.reshape(-1)
+    decided = torch.zeros(len(rows), dtype=torch.bool)
+    for step in range(experts):
+        place = places[step % COMPACT]
+        residual = residuals.index_select(0, place)  # (n, C)
+        worst += residual.gather(1, labels).sub(residual).clamp_max_(0)
+        smallest, bound = worst.amin(1), torch.add(fixed, slope, alpha=step + 1)
+        fallen = (~(decided | (smallest > bound))).nonzero()[:, 0]
+        if len(fallen):
+            lost = smallest[fallen] < -bound[fallen]
+            values[rows[fallen[lost]]] = sure[place[fallen[lost]]]
+            unclear[rows[fallen[~lost]]] = True
+            decided[fallen] = True
+        if step % COMPACT == COMPACT - 1:  # leave out decided examples, and the experts that were added
+            keep = (~decided).nonzero()[:, 0]
+            if not len(keep):
+                break
+            rows, labels, fixed, slope, worst = (tensor[keep] for tensor in (rows, labels, fixed, slope, worst))
+            places, decided = places[COMPACT:].index_select(1, keep), decided[keep]
+    return unclear
+
+
+def _exact_thresholds(rule: Rule, parts: Parts) -> Tensor:
+    """Return the thresholds of examples that the base answers correctly, ties and rounding errors included: (N,)."""
+    confidences = parts.confidences
+    assert confidences is not None
+    values = confidences.new_full((len(parts),), -math.inf)
+    rows = _can_be_lost(rule, parts).nonzero()[:, 0]
+    if len(rows):
+        values[rows] = _first_lost(rule, parts.only(rows))
+    return values
+
+
+def _can_be_lost(rule: Rule, parts: Parts) -> Tensor:
+    """Return where some router makes the label lose while all experts contribute, (N,); elsewhere none ever does."""
+    if not parts.experts or not len(parts):
+        return torch.zeros(len(parts), dtype=torch.bool)
+    in_box = rule.adversary == "box"
+    if in_box:
+        worst = certificate.worst_in_box(parts.base, parts.residuals, _labels(parts))
+    else:
+        worst = certificate.worst_on_simplex(parts.base[:, None] + parts.residuals, _labels(parts))
+        worst = worst.minimum(certificate.margins(parts.base, _labels(parts)))  # inactive experts leave the base
+    error = certificate.rounding_error(parts.base, parts.residuals, _labels(parts), in_box)
+    ties = certificate.loses_ties(parts.base, _labels(parts))
+    return ((worst < error) | (ties & (worst <= error))).any(-1)
+
+
+def _first_lost(rule: Rule, parts: Parts) -> Tensor:
+    """Return where the label can first be lost as a falling cut-off activates one expert after the other: (N,)."""
+    confidences = parts.confidences
+    assert confidences is not None
+    if not parts.experts:
+        return confidences.new_full((len(parts),), -math.inf)
+    order = confidences.argsort(-1, descending=True)
+    residuals = parts.residuals.gather(1, order[..., None].expand_as(parts.residuals))
+    own = certificate.margins(parts.base, _labels(parts))[:, None]  # (N, 1, C): the base's, kept by inactive experts
+    size = residuals.abs()
+    if rule.adversary == "box":
+        both_ends = torch.cat([residuals, -residuals], -1)
+        change = certificate.margins(residuals, _labels(parts)) if parts.base.shape[-1] > 1 else both_ends
+        worst, scale = own + change.clamp_max(0).cumsum(1), size.cumsum(1)
+    else:
+        vertices = certificate.margins(parts.base[:, None] + residuals, _labels(parts))
+        worst, scale = vertices.cummin(1).values.minimum(own), size.cummax(1).values
+    error = certificate.margin_error(parts.base, scale, _labels(parts), parts.experts)  # (N, K, C)
+    ties = certificate.loses_ties(parts.base, _labels(parts))[:, None]
+    broken = ((worst < error) | (ties & (worst <= error))).any(-1)  # (N, K)
+    return confidences.gather(1, order).masked_fill(~broken, -math.inf).amax(-1)

@@ -2,19 +2,25 @@
 
 Rules differ in the weights `w`, in whether the base's logits are added, in which form of bank they read, and (for
 `uniform`) in averaging probabilities instead of logits. Where all weights of an example are zero, the base answers.
+A rule carries its own words and colour, so that tables and figures show it without knowing it; a package from outside
+adds one with `redx.RULES.register("mine", MyRule())`, or with `@redx.RULES.register("mine")`
+above a class or above a function that gives weights.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from redx.composition.parts import Parts
+from redx.composition.parts import Held, Parts, change
 from redx.errors import RedxError
+from redx.registry import Registry
 
 Form = Literal["residual", "standalone", "pooled", "averaged"]
+FORMS = ("residual", "standalone", "pooled", "averaged")
 Region = Literal["simplex", "box"]  # weights that sum to one, or each weight free in [0, 1]
 
 
@@ -33,13 +39,48 @@ class Rule:
         Whether a router chooses the weights, so that routing noise can change them.
     adversary
         Where wrong weights could lie: on the simplex, or in the box [0, 1]^K; None where no expert can be misused.
+    about
+        What it does, in one line; by default the first line of the docstring.
+    label
+        How tables and figures call it; by default the name.
+    hint
+        What it does in a few words, for short tables; by default `about`. None leaves it out of those.
+    phrase
+        How a sentence calls it, such as `the mixture of experts`; by default the label.
+    colour
+        Its colour in figures, such as `#d55e00`; None lets the figure choose one that is free.
+    knows_domain
+        Whether it reads the true domain, which a question of a user does not have.
+
+    Examples
+    --------
+    >>> class FirstRule(Rule):
+    ...     '''The base plus the residual of the first expert.'''
+    ...
+    ...     name = "first"
+    ...
+    ...     def weights(self, parts):
+    ...         return torch.eye(parts.experts, dtype=parts.base.dtype)[:1].expand(len(parts), -1)
+    >>> _ = RULES.register("first", FirstRule())
+    >>> RULES.unregister("first").about
+    'The base plus the residual of the first expert.'
     """
 
-    name: ClassVar[str]
-    form: ClassVar[Form] = "residual"
-    keeps_base: ClassVar[bool] = True
-    routed: ClassVar[bool] = False
-    adversary: ClassVar[Region | None] = None
+    name: str = ""
+    form: Form = "residual"
+    keeps_base: bool = True
+    routed: bool = False
+    adversary: Region | None = None
+    label: str = ""
+    phrase: str = ""
+    hint: str | None = ""
+    colour: str | None = None
+    knows_domain: bool = False
+
+    @property
+    def about(self) -> str:
+        """What the rule does, in one line."""
+        return (type(self).__doc__ or "").strip().partition("\n")[0]
 
     def weights(self, parts: Parts) -> Tensor:
         """Return the weight of every expert for every example, (N, K)."""
@@ -53,7 +94,8 @@ class Rule:
 class BaseRule(Rule):
     """The base alone: what every other rule must not fall below."""
 
-    name = "base"
+    name, label, phrase, colour = "base", "base", "the base", "#7d8590"
+    hint = "the base alone"
 
     def weights(self, parts: Parts) -> Tensor:
         return torch.zeros_like(parts.gates)
@@ -62,7 +104,8 @@ class BaseRule(Rule):
 class RedRule(Rule):
     """The base plus the experts' residuals, weighted by the router."""
 
-    name = "red"
+    name, label, phrase, colour = "red", "RED", "RED", "#d55e00"
+    hint = "base + routed residuals"
     routed, adversary = True, "simplex"
 
     def weights(self, parts: Parts) -> Tensor:
@@ -72,7 +115,8 @@ class RedRule(Rule):
 class FixedRule(Rule):
     """The base plus the mean residual of all experts."""
 
-    name = "fixed"
+    name, label, phrase, colour = "fixed", "fixed weights", "fixed weights", "#b5a400"
+    hint = "base + mean residual"
     adversary = "simplex"
 
     def weights(self, parts: Parts) -> Tensor:
@@ -82,7 +126,8 @@ class FixedRule(Rule):
 class SumRule(Rule):
     """The base plus every residual in full, without a router."""
 
-    name = "sum"
+    name, label, phrase, colour = "sum", "sum", "the sum without a router", "#e69f00"
+    hint = "base + all residuals, no router"
     adversary = "box"
 
     def weights(self, parts: Parts) -> Tensor:
@@ -92,7 +137,9 @@ class SumRule(Rule):
 class RedOracleRule(Rule):
     """The base plus the residual of the example's own expert: perfect routing."""
 
-    name = "red-oracle"
+    name, label, phrase, colour = "red-oracle", "RED, perfect routing", "RED with perfect routing", "#b07a4a"
+    hint = None
+    knows_domain = True
     routed, adversary = True, "simplex"
 
     def weights(self, parts: Parts) -> Tensor:
@@ -102,7 +149,8 @@ class RedOracleRule(Rule):
 class MoeRule(Rule):
     """Standalone heads, their logits weighted by the router: the classical mixture of experts."""
 
-    name = "moe"
+    name, label, phrase, colour = "moe", "MoE", "the mixture of experts", "#1279b8"
+    hint = "standalone heads, routed"
     form, keeps_base = "standalone", False
     routed, adversary = True, "simplex"
 
@@ -113,7 +161,8 @@ class MoeRule(Rule):
 class UniformRule(Rule):
     """Standalone heads, their probabilities averaged."""
 
-    name = "uniform"
+    name, label, phrase, colour = "uniform", "uniform", "uniform averaging", "#56b4e9"
+    hint = "standalone heads, averaged"
     form, keeps_base = "standalone", False
     adversary = "simplex"
 
@@ -127,7 +176,9 @@ class UniformRule(Rule):
 class OracleRule(Rule):
     """The standalone head of the example's own domain: perfect routing."""
 
-    name = "oracle"
+    name, label, phrase, colour = "oracle", "oracle", "standalone experts with perfect routing", "#cc79a7"
+    hint = "standalone heads, perfect routing"
+    knows_domain = True
     form, keeps_base = "standalone", False
     routed, adversary = True, "simplex"
 
@@ -138,7 +189,8 @@ class OracleRule(Rule):
 class GlobalRule(Rule):
     """One head trained on all data pooled: the non-modular reference, a bank of a single expert."""
 
-    name = "global"
+    name, label, phrase, colour = "global", "pooled", "the head on pooled data", "#009e73"
+    hint = "one head on all data pooled"
     form, keeps_base = "pooled", False
 
     def weights(self, parts: Parts) -> Tensor:
@@ -148,14 +200,76 @@ class GlobalRule(Rule):
 class AverageRule(Rule):
     """One head whose parameters are the mean of the experts' parameters, a bank of a single expert."""
 
-    name = "average"
+    name, label, colour = "average", "averaged", "#8e6bbf"
+    hint = None
     form, keeps_base = "averaged", False
 
     def weights(self, parts: Parts) -> Tensor:
         return torch.ones_like(parts.gates)
 
 
-_ALL: tuple[Rule, ...] = (  # in the order of tables; a new rule is listed here
+class FunctionRule(Rule):
+    """A rule whose weights a function gives; the first line of its docstring says what the rule does.
+
+    Parameters
+    ----------
+    function
+        From `Parts` of N examples and K experts to weights, (N, K).
+    **attributes
+        What differs from `Rule`, such as `adversary="simplex"`.
+    """
+
+    def __init__(self, function: Callable[[Parts], Tensor], **attributes: Any) -> None:
+        if unknown := [name for name in attributes if name not in Rule.__annotations__]:
+            known = ", ".join(Rule.__annotations__)
+            raise RedxError(f"A rule has no attribute {unknown[0]!r}; choose among {known}.")
+        self.function = function
+        vars(self).update(attributes)
+
+    @property
+    def about(self) -> str:
+        """What the rule does, in one line."""
+        return (self.function.__doc__ or "").strip().partition("\n")[0]
+
+    def weights(self, parts: Parts) -> Tensor:
+        return self.function(parts)
+
+
+class RuleRegistry(Registry[Rule]):
+    """The rules by name; what is registered may be a rule, a class of rules, or a function that gives weights.
+
+    Examples
+    --------
+    >>> @RULES.register("loudest", routed=True, adversary="simplex")
+    ... def loudest(parts):
+    ...     '''The base plus the residual of the expert with the largest gate.'''
+    ...     return torch.nn.functional.one_hot(parts.gates.argmax(-1), parts.experts).to(parts.base.dtype)
+    >>> RULES.unregister("loudest").about
+    'The base plus the residual of the expert with the largest gate.'
+    """
+
+    def register(self, name: str, entry: Any = None, **attributes: Any) -> Any:
+        """Add a rule under a name, with attributes of `Rule` that differ; without the rule, return a decorator."""
+        if entry is None:
+            return lambda decorated: self.register(name, decorated, **attributes)
+        if isinstance(entry, type) and issubclass(entry, Rule):
+            rule = entry(**attributes)
+        elif isinstance(entry, Rule):
+            rule = entry
+        elif callable(entry):
+            function: Any = entry
+            rule = FunctionRule(function, **attributes)
+        else:
+            raise RedxError(f"The rule {name!r} is {type(entry).__name__}, no redx.Rule; derive a class from it.")
+        if rule.form not in FORMS or rule.adversary not in (None, "simplex", "box"):
+            raise RedxError(f"The rule {name!r} has an unknown form or adversary; see redx.Rule.")
+        super().register(name, rule)
+        rule.name = name
+        return entry
+
+
+RULES = RuleRegistry("rule")
+for _rule in (  # in the order of tables
     BaseRule(),
     RedRule(),
     FixedRule(),
@@ -166,8 +280,8 @@ _ALL: tuple[Rule, ...] = (  # in the order of tables; a new rule is listed here
     OracleRule(),
     GlobalRule(),
     AverageRule(),
-)
-RULES = {rule.name: rule for rule in _ALL}
+):
+    RULES.register(_rule.name, _rule)
 
 
 class RuleId(NamedTuple):
@@ -186,20 +300,18 @@ class RuleId(NamedTuple):
         return f"{self.rule}/{self.bank}" if self.bank else self.rule
 
 
-def get_rule(name: str) -> Rule:
-    """Return the rule of this name.
+def get_rule(rule: Rule | str) -> Rule:
+    """Return the rule of this name, or the rule itself.
 
     Examples
     --------
     >>> get_rule("moe").keeps_base
     False
     """
-    if name not in RULES:
-        raise RedxError(f"There is no rule {name!r}; choose one of {', '.join(RULES)}.")
-    return RULES[name]
+    return rule if isinstance(rule, Rule) else RULES[rule]
 
 
-def compose(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
+def compose(rule: Rule | str, parts: Parts, weights: Tensor) -> Tensor:
     """Return the scores of the composed answers.
 
     Parameters
@@ -223,12 +335,11 @@ def compose(rule: Rule, parts: Parts, weights: Tensor) -> Tensor:
     ...     base=torch.tensor([[1.0, 0.0]]),
     ...     residuals=torch.tensor([[[0.0, 3.0], [0.0, 0.0]]]),
     ...     gates=torch.zeros(1, 2),
-    ...     labels=torch.tensor([1]),
-    ...     domains=torch.tensor([0]),
     ... )
-    >>> compose(get_rule("red"), parts, torch.tensor([[1.0, 0.0]]))
+    >>> compose("red", parts, torch.tensor([[1.0, 0.0]]))
     tensor([[1., 3.]])
     """
+    rule = get_rule(rule)
     return mix(rule, rule.read(parts.base), rule.read(contributing(rule, parts).residuals), weights)
 
 
@@ -241,19 +352,20 @@ def mix(rule: Rule, base: Tensor, residuals: Tensor, weights: Tensor) -> Tensor:
     return torch.where(no_expert, base, scores)
 
 
-def contributing(rule: Rule, parts: Parts) -> Parts:
+def contributing(rule: Rule, record: Held) -> Held:
     """Return the record with the residuals that contribute under a rule: those above its cut-off, where it has one."""
-    return parts.above_cutoff(rule.adversary or "simplex")
+    return change(record, lambda parts: parts.above_cutoff(rule.adversary or "simplex"))
 
 
-def to_logits(rule: Rule, scores: Tensor) -> Tensor:
+def to_logits(rule: Rule | str, scores: Tensor) -> Tensor:
     """Return scores, (N, C), as logits, so that loss and calibration error mean the same for every rule."""
-    are_probabilities = isinstance(rule, UniformRule) and scores.shape[-1] > 1
+    are_probabilities = isinstance(get_rule(rule), UniformRule) and scores.shape[-1] > 1
     return scores.clamp_min(torch.finfo(scores.dtype).tiny).log() if are_probabilities else scores
 
 
-def vertex_scores(rule: Rule, parts: Parts) -> Tensor:
+def vertex_scores(rule: Rule | str, parts: Parts) -> Tensor:
     """Return the scores at the vertices of the simplex, where one expert has all the weight: (N, K, C)."""
+    rule = get_rule(rule)
     scores = rule.read(contributing(rule, parts).residuals)
     return rule.read(parts.base)[:, None] + scores if rule.keeps_base else scores
 
@@ -264,5 +376,6 @@ def _equal_weights(parts: Parts) -> Tensor:
 
 def _true_domain(parts: Parts) -> Tensor:
     """Return the one-hot of the domain; an example whose domain has no expert gets zero weights."""
-    experts = torch.arange(parts.experts, device=parts.domains.device)
-    return (parts.domains[:, None] == experts).to(parts.base.dtype)
+    domains = parts.true_domains()
+    experts = torch.arange(parts.experts, device=domains.device)
+    return (domains[:, None] == experts).to(parts.base.dtype)

@@ -80,7 +80,7 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
         "accuracy": mean_interval(figures["accuracy", "none", 0.0, "all"], examples),
         **{metric: clean.get(metric) for metric in averages},
         "per_domain": per_domain,
-        "worst_domain": clean["worst_domain"],
+        "worst_domain": clean.get("worst_domain"),
         "per_class": per_class,
         "certified": {name.split("@")[1]: value for name, value in clean.items() if name.startswith("certified@")},
         "noise": noise_curves,

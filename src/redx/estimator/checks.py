@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CHOICES = {
     "rule": tuple(RULES),
-    "experts": ("risk", "owned", "anchored", "plain"),
+    "experts": ("risk", "anchored", "plain"),
     "anchor": ("margin", "truth", "size"),
     "router": ("keys", "mlp", "linear"),
 }
@@ -43,10 +43,8 @@ def check_choices(estimator: RedClassifier) -> None:
 def check_parameters(estimator: RedClassifier) -> None:
     """Refuse parameters that cannot be used."""
     check_choices(estimator)
-    for name in ("alpha", "share", "held_out"):
+    for name in ("share", "held_out"):
         value, most = getattr(estimator, name), "at most 1" if name != "held_out" else "below 1"
-        if name == "alpha" and value is None:
-            continue
         if not isinstance(value, Real) or not 0 < float(value) <= 1 or (name == "held_out" and value == 1):
             raise InvalidInput(f"{name}={value!r} is no share above 0 and {most}; choose one such as 0.1.")
     for name in ("risk", "confidence"):
@@ -91,7 +89,7 @@ def split_examples(
     estimator: RedClassifier, features: np.ndarray, labels: np.ndarray, domains: Any, seed: int
 ) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Return which examples are held out, the domain index of each example, and the domains' names."""
-    draw, share = generator(seed, "held out"), estimator.held_out if estimator.experts in ("risk", "owned") else 0.0
+    draw, share = generator(seed, "held out"), estimator.held_out if estimator.experts == "risk" else 0.0
     if domains is None:
         held = sample_per_group(labels, share, 0, draw)
         index = cluster_domains(features, ~held, labels, estimator.n_domains, seed)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
+from redx.composition.risk import supported_risk
 from redx.composition.rules import Rule, compose, get_rule, to_logits
 from redx.config import BankId
 from redx.data.dataset import Split
@@ -30,7 +31,6 @@ from redx.estimator.checks import (
 from redx.estimator.experts import ExpertMethods
 from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_tensors
 from redx.models.backbones import hub
-from redx.models.calibration import supported_risk
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.seeding import generator
@@ -40,7 +40,6 @@ from redx.training.datasets import SharedData, expert_datasets
 from redx.training.router import train_router
 
 ROWS = 8192  # examples that are predicted at once
-MIN_ALPHA = 0.01  # the smallest α that is chosen for a user
 
 
 class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
@@ -52,9 +51,8 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         How the answer is composed, any of `redx.RULES`; it may be changed after `fit` among rules of the same form.
         `oracle` and `red-oracle` need the `domains` of the examples that are predicted.
     experts
-        `risk` experts are anchored and contribute only above the cut-off that keeps the risk; `owned` experts have one
-        cut-off each, which bounds how often they are active outside their domain; `anchored` experts keep the base's
-        answers outside their domain; `plain` experts are trained on their own domain alone.
+        `risk` experts are anchored and contribute only above the cut-off that keeps the risk; `anchored` experts keep
+        the base's answers outside their domain; `plain` experts are trained on their own domain alone.
     risk
         Bound on the harm of the worst router with `risk` experts: the share of examples that the base answers
         correctly and the composed model, with some router, does not. None: 0.01, or the smallest that the held-out
@@ -64,16 +62,13 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
     anchor
         What an anchored expert keeps outside its domain: the `margin` of the base, the `truth`, or a small `size` of
         its residual.
-    alpha
-        How often an owned expert may be active outside its domain. A small α needs many examples: 1/α - 1 held-out
-        ones outside every domain. None: the smallest α that the held-out examples support, but not below 0.01.
     router
         `keys` are the experts' own ownership scores, so experts can be added and removed; `mlp` and `linear` are
         trained on all domains together and have a fixed number of gates.
     share
         Share of the training data that the base is trained on and that serves as anchors.
     held_out
-        Share of the data that sets the cut-offs; nothing is trained on it.
+        Share of the data that sets the cut-off of `risk` experts; nothing is trained on it.
     n_domains
         Number of clusters that become domains where no `domains` are given.
     hidden
@@ -93,8 +88,8 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         As in every scikit-learn classifier; classes that experts bring follow those of `fit`.
     domains_
         Names of the domains that it was fitted on.
-    risk_, alpha_
-        The risk and the α that are used.
+    risk_
+        The risk that is used.
     model_
         The composed `redx.Model`; `model_.explain(X)` gives weights, contributions and radius.
 
@@ -115,7 +110,6 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         risk: float | None = None,
         confidence: float | None = None,
         anchor: str = "margin",
-        alpha: float | None = None,
         router: str = "keys",
         share: float = 1.0,
         held_out: float = 0.2,
@@ -131,7 +125,6 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         self.risk = risk
         self.confidence = confidence
         self.anchor = anchor
-        self.alpha = alpha
         self.router = router
         self.share = share
         self.held_out = held_out
@@ -183,12 +176,10 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         scale = np.where(deviation > 1e-9 * np.abs(mean), deviation, 1.0)  # a constant feature is not divided
         x = standardise(features, mean, scale).float()
         own_classes = domains is not None and classes_are_disjoint(domain_index, labels)
-        outside = min(int((held & (domain_index != index)).sum()) for index in range(len(self.domains_)))
-        self.alpha_ = self.alpha or max(MIN_ALPHA, 1 / (outside + 1))
         if self.experts == "risk":
             self.risk_ = self._supported_risk(int(held.sum()))
         rows = int((~held).sum())
-        config = build_config(self.get_params(), self.alpha_, len(shared), rows, len(self.domains_), own_classes, seed)
+        config = build_config(self.get_params(), len(shared), rows, len(self.domains_), own_classes)
         every = Split(x, torch.from_numpy(labels), torch.from_numpy(domain_index))
         subset = every.only(torch.from_numpy(shared))
         base = train_feature_base(config.base.training, subset, self.hidden, len(self.classes_), seed)
@@ -199,7 +190,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         if self.backbone is not None:
             fingerprint["backbone"] = hub.hash_model(hub.model_folder(self.backbone))
         shared_data = SharedData(every.only(torch.from_numpy(shared)), rest)
-        state = FittedState(config, base, shared_data, names, self.domains_, fingerprint, mean, scale)
+        state = FittedState(config, base, shared_data, names, self.domains_, fingerprint, seed, mean, scale)
         self._state = state
         experts = self._train_experts(expert_datasets(self.domains_, train, shared_data, rest))
         if self.router != "keys":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -14,12 +12,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from redx.data.dataset import Split
 from redx.estimator.checks import InvalidInput, read_features, to_label_values
-from redx.estimator.state import FittedState
+from redx.estimator.state import FittedState, to_double_precision
 from redx.io.files import natural_order
+from redx.model.model import Model
 from redx.models.classes import check_new_classes, extend_base
-from redx.models.composed import Model
 from redx.models.expert import Expert
-from redx.models.library import with_raised_cutoffs
 from redx.training.datasets import ExpertData
 from redx.training.experts import train_experts
 
@@ -28,7 +25,6 @@ class ExpertMethods:
     """The part of `redx.RedClassifier` that trains, adds and removes experts; the classifier has these attributes."""
 
     experts: str
-    alpha_: float
     classes_: np.ndarray
     domains_: tuple[str, ...]
     model_: Model
@@ -36,20 +32,10 @@ class ExpertMethods:
     _fitted_classes: np.ndarray
 
     def _train_experts(self, datasets: Sequence[ExpertData], new: Sequence[str] = ()) -> list[Expert]:
-        """Train experts that bring these new classes; warn where some have too few held-out examples for a cut-off."""
+        """Train experts that bring these new classes."""
         state = self._state
-        seed, base, classes = state.config.seeds[0], extend_base(state.base, len(new)), (*state.classes, *new)
-        experts = train_experts(state.config, datasets, base, seed, 1.0, classes, state.fingerprint)
-        if self.experts == "owned":
-            inactive = [expert.name for expert in experts if expert.info["ownership"]["cutoff"] is None]
-            if inactive:
-                warnings.warn(
-                    f"The promise alpha={self.alpha_:g} cannot be given for {', '.join(inactive)}: it takes "
-                    f"{math.ceil(1 / self.alpha_) - 1} held-out examples outside the domain, and there are fewer; "
-                    "these experts are never active. Give more data or a larger alpha.",
-                    stacklevel=4,
-                )
-        return [with_raised_cutoffs(expert) for expert in experts]
+        seed, base, classes = state.seed, extend_base(state.base, len(new)), (*state.classes, *new)
+        return train_experts(state.config, datasets, base, seed, 1.0, classes, state.fingerprint)
 
     def add_expert(self, X: Any, y: Any = None, domain: Any = None, new_classes: bool = False) -> str:
         """Add an expert and return its name.
@@ -71,11 +57,13 @@ class ExpertMethods:
                 raise InvalidInput("Give the examples, labels and name of a domain, or the folder of an expert.")
             expert = X if isinstance(X, Expert) else Expert.load(X)
             self._check_gate(expert.name)
+            if self._state.config.has_ownership:
+                expert.ownership(self._state.config.ownership, self.model_.base)  # refused where it brings none
         else:
             expert = self._train_one_expert(X, y, domain, new_classes)
         to_label_values(self._fitted_classes, expert.new_classes)  # refused before anything changes
         name = self.model_.experts.add(expert)
-        self.model_.experts.to_double()
+        self.model_.experts.apply(to_double_precision)
         self._set_classes()
         return name
 

@@ -16,21 +16,21 @@ from redx.config import (
     BankConfig,
     BankId,
     BaseConfig,
+    ModelConfig,
     OwnershipConfig,
     RouterConfig,
-    RunConfig,
     TrainingConfig,
     TrunkConfig,
 )
 from redx.data.clusters import MAX_DEVIATIONS
 from redx.data.dataset import Split
+from redx.model.model import Model, ModelInfo
+from redx.model.persistence import fixed_banks
 from redx.models.base import Base
-from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import FeatureEncoder
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
-from redx.models.persistence import fixed_banks
-from redx.models.router import NetworkRouter, TrainedRouter
+from redx.models.router import TrainedRouter, build_router
 from redx.models.trunks import MLPTrunk
 from redx.training.datasets import SharedData
 
@@ -53,20 +53,21 @@ class FittedState:
         The frozen base in single precision, and the shared data as features.
     classes, domains
         Names of classes and of the domains that it was fitted on.
-    fingerprint
-        Fingerprint of the base.
+    fingerprint, seed
+        Fingerprint of the base, and the seed of all stages.
     mean, scale
         Standardisation of the user's features, (F,).
     router, pooled
         Tensors of the trained router and of the pooled heads, where there are any.
     """
 
-    config: RunConfig
+    config: ModelConfig
     base: Base
     shared: SharedData
     classes: tuple[str, ...]
     domains: tuple[str, ...]
     fingerprint: dict[str, Any]
+    seed: int
     mean: np.ndarray
     scale: np.ndarray
     router: dict[str, Tensor] | None = None
@@ -88,10 +89,10 @@ class FittedState:
             lambda: dict(self.fingerprint),
             self.classes,
         )
-        library.to_double()
+        library.apply(to_double_precision)
         router = None
         if self.router is not None:
-            network = NetworkRouter(base.width, len(self.domains), config.router.shape, config.router.hidden)
+            network = build_router(base.width, len(self.domains), config.router)
             network.load_state_dict(self.router)
             router = TrainedRouter(network.double(), self.domains)
         complete = set(library.names) == set(self.domains)
@@ -99,7 +100,7 @@ class FittedState:
         for bank in fixed.values():
             bank.double()
         routed = self.domains if router else ()
-        return Model(
+        return Model.assemble(
             info=ModelInfo(self.domains, self.classes, (-1,) * len(self.classes), routed=routed),
             config=config,
             read=read,
@@ -125,7 +126,7 @@ class FittedState:
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> FittedState:
         """Return the state that `to_plain` described."""
-        config = RunConfig.model_validate(plain["config"])
+        config = ModelConfig.model_validate(plain["config"])
         encoder = _build_encoder(len(plain["mean"]), config.base.trunk.hidden)
         changed = {
             "config": config,
@@ -137,6 +138,10 @@ class FittedState:
         return FittedState(**plain | changed)
 
 
+def to_double_precision(tensor: Tensor) -> Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
 def _to_double(split: Split) -> Split:
     return Split(split.inputs.double(), split.labels, split.domains)
 
@@ -146,23 +151,17 @@ def standardise(features: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> Te
     return torch.from_numpy(((features - mean) / scale).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS))
 
 
-def build_config(
-    parameters: dict[str, Any], alpha: float, shared: int, rows: int, domains: int, own_classes: bool, seed: int
-) -> RunConfig:
+def build_config(parameters: dict[str, Any], shared: int, rows: int, domains: int, own_classes: bool) -> ModelConfig:
     """Return the settings of every stage.
 
     Parameters
     ----------
     parameters
         Parameters of the estimator, as `get_params` returns them.
-    alpha
-        The α of the cut-offs.
     shared, rows, domains
         Numbers of shared examples, training examples and domains; they decide the number of epochs.
     own_classes
         Whether every class belongs to one domain alone, so that ownership can be scored by classes.
-    seed
-        The seed of all stages.
     """
 
     def training(examples: int) -> TrainingConfig:
@@ -184,29 +183,23 @@ def build_config(
     if experts == "risk":
         controlled = residual.model_copy(update={"of": BankId("residual", kind), "controlled": True})
         banks[BankId("residual", "risk")] = controlled
-    elif experts == "owned" or router == "keys":  # either way every expert needs an ownership score
-        owned = residual.model_copy(update={"of": BankId("residual", kind), "owned": True})
-        banks[BankId("residual", "owned")] = owned
     form = get_rule(parameters["rule"]).form
     if form in ("standalone", "averaged"):
         banks[BankId("standalone", kind)] = head
     if form == "pooled":
         banks[BankId("pooled", "mlp")] = head.model_copy(update={"anchor": "none", "training": training(rows)})
     scorer = residual.model_copy(update={"anchor": "truth", "anchor_weight": 4.0}) if own_classes else head
-    main = experts if experts in ("risk", "owned") else kind
-    return RunConfig(
-        task="scikit-learn",
-        seeds=(seed,),
+    return ModelConfig(
         risk=parameters["risk"],
         confidence=parameters["confidence"],
         banks=banks,
-        main={"residual": main, "standalone": kind, "pooled": "mlp", "averaged": kind},
+        main={"residual": "risk" if experts == "risk" else kind, "standalone": kind, "pooled": "mlp", "averaged": kind},
         base=BaseConfig(
             share=parameters["share"],
             trunk=TrunkConfig(shape="mlp", hidden=hidden, depth=1),
             training=training(shared),
         ),
-        ownership=OwnershipConfig(alpha=alpha, score="classes" if own_classes else "binary", bank=scorer),
+        ownership=OwnershipConfig(score="classes" if own_classes else "binary", bank=scorer),
         router=RouterConfig.model_validate(
             {"shape": router, "hidden": hidden, "dropout": 0.1, "training": training(rows)}
         ),

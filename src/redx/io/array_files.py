@@ -173,7 +173,7 @@ def _guarded_array(path: Path, name: str):  # noqa: ANN202 - a context manager
     )
 
 
-def array_header(path: Path, advice: str = "delete it and repeat the command") -> ArrayHeader:
+def array_header(path: Path, advice: str = "give another file") -> ArrayHeader:
     """Return the header of an .npy file, after comparing it with the size of the file."""
     with open_file(path, TENSOR_BYTES, advice=advice) as (file, size):
         with guarded(path, "is truncated or no array", advice):

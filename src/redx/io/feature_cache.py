@@ -260,7 +260,7 @@ class FeatureCache:
             raise self._unusable(f"{self.folder} was written by another backbone ({', '.join(different)} differ)")
 
     def _unusable(self, problem: str) -> RedxError:
-        return RedxError(f"{problem}; delete {self.folder} or all features with `redx cache clear`, then repeat.")
+        return RedxError(f"{problem}; clear all features with `redx cache clear`, then repeat.")
 
 
 def _hash_texts(texts: Sequence[str]) -> numpy.ndarray:
@@ -304,7 +304,7 @@ def cached_rows(name: str, rows: int, compute: Callable[[], Iterable[Tensor]]) -
             _write_rows(path, rows, compute())
         except OSError as error:
             raise _cannot_write(path.parent, error) from error
-    advice = "delete it and repeat the command"
+    advice = "clear all features with `redx cache clear`, then repeat"
     array = map_array(path, "c", advice)  # copy on write: torch requires writable memory; the file stays as it is
     if array.dtype != numpy.float32 or array.ndim != 2 or len(array) != rows:
         raise RedxError(f"{path} does not hold {rows} rows of features; {advice}.")

@@ -27,7 +27,7 @@ JSON_VALUES = 2**21  # commas and brackets of one JSON text; every value becomes
 TEXT_BYTES = 2**28  # size of the largest text file
 TENSOR_BYTES = 2**36  # size of the largest file of tensors
 HALVES = re.compile("[\ud800-\udfff]")  # lone surrogates, which no text can be encoded with
-REPEAT = "delete it and repeat the run"
+REPEAT = "repeat the run with --out ANOTHER"
 
 
 class DuplicateKey(ValueError):

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,29 +25,36 @@ from redx.models.base import Base
 GAP = 1.0  # how far the floor lies below the lowest logit
 
 
-@dataclass(frozen=True)
 class ExtendedBase(Base):
     """A base that has further outputs, all at the floor, for classes that it does not know.
 
-    Attributes
+    Parameters
     ----------
+    base
+        The base; its tensors are not copied.
     new
         Number of these outputs.
 
     Examples
     --------
-    >>> from redx.models.backbones.image import IdentityEncoder
+    >>> from redx.models.backbones.base import IdentityEncoder
     >>> base = Base(IdentityEncoder(), torch.eye(2), torch.zeros(2), torch.zeros(2), torch.ones(2))
     >>> extend_base(base, 1).classify(torch.tensor([[3.0, 5.0]]))
     tensor([[3., 5., 2.]])
     """
 
-    new: int = 0
+    def __init__(self, base: Base, new: int) -> None:
+        super().__init__(base.encoder, base.weight, base.bias, base.mean, base.scale)
+        self.new = new
 
     @property
     def outputs(self) -> int:
         """The number of classes, including the new ones."""
         return self.known + self.new
+
+    def on_features(self, device: str | torch.device = "cpu") -> ExtendedBase:
+        """Return the part of this base that reads features, on a device, with the same further outputs."""
+        return ExtendedBase(super().on_features(device), self.new)
 
     def classify(self, h: Tensor) -> Tensor:
         """Return the logits of standardised features, (..., E) to (..., C): its own classes, then the floor."""
@@ -59,7 +65,7 @@ def extend_base(base: Base, new: int) -> Base:
     """Return a base with this many further outputs at the floor; the base itself where there are none."""
     if not new:
         return base
-    return ExtendedBase(base.encoder, base.weight, base.bias, base.mean, base.scale, new)
+    return ExtendedBase(base, new)
 
 
 def add_floor(logits: Tensor, new: int) -> Tensor:

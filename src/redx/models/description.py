@@ -36,13 +36,6 @@ class Fingerprint(_Open):
         return probe
 
 
-class Ownership(_Open):
-    """What expert.json says of the ownership score."""
-
-    cutoff: float | None = None
-    speaks: float | None = None
-
-
 class ExpertDescription(_Open):
     """The content of expert.json; the settings of banks are checked when a bank is built."""
 
@@ -54,7 +47,7 @@ class ExpertDescription(_Open):
     training: dict[str, int | float | None] = {}
     metrics: dict[str, float | None] = {}
     base: Fingerprint | None = None
-    ownership: Ownership = Ownership()
+    ownership: dict[str, Any] = {}
 
     @field_validator("new_classes")
     @classmethod
@@ -70,12 +63,13 @@ class ModelFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    domains: tuple[str, ...] = Field(min_length=1)
+    domains: tuple[str, ...]
     classes: tuple[str, ...]
     belongs: tuple[int, ...]
     unit: float = Field(gt=0)
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=8)
     routed: tuple[str, ...] | None = None
+    reads: str = ""
 
     @model_validator(mode="after")
     def check_names(self) -> ModelFile:

@@ -6,23 +6,25 @@ Image networks have no frozen part, texts go through a frozen language model and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from redx.config import RunConfig, TrunkConfig
+from redx.config import ModelConfig, TrunkConfig
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.io.hardware import usable_device
+from redx.io.hashing import hash_tensors
 from redx.models import trunks
 from redx.models.backbones import hub
-from redx.models.backbones.base import Encoder
-from redx.models.backbones.image import IMAGE_ENCODERS, build_image_encoder
+from redx.models.backbones.base import Encoder, IdentityEncoder
+from redx.models.backbones.image import ConvEncoder, SmallConvEncoder
 from redx.models.backbones.language import FrozenLM
 from redx.models.fitting import fits
+from redx.registry import Registry
 
 FEATURES = "features"  # the name of the backbone, and of the task, whose inputs are features already
 Trunk = trunks.MLPTrunk | trunks.TokenSum | trunks.TopBlocks
@@ -64,13 +66,13 @@ class TextEncoder(Encoder):
 
     def read(self, inputs: Tensor) -> Tensor:
         """Return what the frozen model gives for texts: (N, E), or (N, T, E) by token."""
-        return self.frozen.read(unpack_texts(inputs))
+        return self.frozen.read(unpack_texts(inputs.cpu())).to(inputs.device)
 
     def fit(self, features: Tensor) -> None:
         self.trunk.fit(features)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.trunk(self.read(x.cpu()).to(x.device) if x.dtype == torch.uint8 else x)
+        return self.trunk(x)
 
 
 class FeatureEncoder(Encoder):
@@ -91,6 +93,76 @@ class FeatureEncoder(Encoder):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.trunk(x)
+
+
+class ModuleEncoder(Encoder):
+    """Any frozen module or function from a batch to features, (N, F), and a trained trunk on them.
+
+    Parameters
+    ----------
+    frozen
+        The module; it is put into evaluation mode, is never trained, and is not saved with the base.
+    trunk
+        The trunk.
+    """
+
+    def __init__(self, frozen: Callable[[Any], Any], trunk: FeatureTrunk) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self._frozen = (frozen,)  # in a tuple, so that it is no submodule: its weights are not ours to save
+        if isinstance(frozen, nn.Module):
+            frozen.eval().requires_grad_(False)
+
+    @property
+    def width(self) -> int:
+        return self.trunk.width
+
+    @property
+    def mark(self) -> str:
+        (frozen,) = self._frozen
+        if not isinstance(frozen, nn.Module):
+            return f"{getattr(frozen, '__module__', '')}.{getattr(frozen, '__qualname__', type(frozen).__qualname__)}"
+        return hash_tensors(dict(frozen.state_dict()), type(frozen).__qualname__)
+
+    def read(self, inputs: Any) -> Tensor:
+        """Return the features of a batch, (N, F), on the device of the trunk."""
+        return run_backbone(self._frozen[0], inputs)
+
+    def fit(self, features: Tensor) -> None:
+        self.trunk.fit(features)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.trunk(x)
+
+
+def run_backbone(frozen: Callable[[Any], Any], inputs: Any) -> Tensor:
+    """Return what a user's backbone gives for a batch, (N, F), in single precision on the CPU.
+
+    Raises
+    ------
+    RedxError
+        Where the backbone fails, or returns anything else than one row of finite features for every input.
+    """
+    first = next(iter(frozen.parameters()), None) if isinstance(frozen, nn.Module) else None
+    if first is not None and isinstance(inputs, Tensor):
+        inputs = inputs.to(first.device)
+    try:
+        with torch.no_grad():
+            features = frozen(inputs)
+    except RedxError:
+        raise
+    except Exception as error:
+        raise RedxError(
+            f"The backbone fails on a batch ({type(error).__name__}: {error}); give what it reads, on its own device."
+        ) from error
+    if not isinstance(features, Tensor) or features.ndim != 2:
+        given = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"type {type(features).__name__}"
+        raise RedxError(f"A backbone returns a tensor of features, (N, D); this one returns one of {given}.")
+    if hasattr(inputs, "__len__") and not isinstance(inputs, Mapping) and len(features) != len(inputs):
+        raise RedxError(f"The backbone returns {len(features)} rows for {len(inputs)} inputs; it must return one each.")
+    if not bool(features.isfinite().all()):
+        raise RedxError("The backbone returns NaN or infinity for this batch; check its weights and the inputs.")
+    return features.float().cpu()
 
 
 class FeatureTrunk(nn.Module):
@@ -136,57 +208,71 @@ def build_feature_trunk(inputs: int, config: TrunkConfig) -> trunks.MLPTrunk:
     return trunks.MLPTrunk(inputs, config.hidden, config.depth, config.beside)
 
 
-def build_encoder(config: RunConfig) -> Encoder:
-    """Return the untrained encoder that the settings of a run ask for.
+def build_encoder(config: ModelConfig) -> Encoder:
+    """Return the untrained encoder that the settings of a model ask for.
 
     Parameters
     ----------
     config
-        Settings of a run: its task, backbone, trunk and what is read from a language model.
+        Settings of the model: its backbone, its trunk and what is read from a language model.
 
     Returns
     -------
     Encoder
-        An image network, a trunk on a frozen language model, or a trunk on the user's features.
+        A registered backbone, or else a trunk on the frozen language model of this name or folder.
     """
-    trunk = config.base.trunk
-    if FEATURES in (config.backbone, config.task):
-        return _build_feature_encoder(config)
-    if config.backbone in IMAGE_ENCODERS:
-        if trunk.shape != "none":
-            raise RedxError(f"Task '{config.task}' reads text, which {config.backbone} cannot; {hub.CHOICE}.")
-        return build_image_encoder(config.backbone)
+    name, trunk = config.backbone, config.base.trunk
+    if name not in hub.EMBEDDED and "/" not in name and name in BACKBONES:
+        built = BACKBONES[name](config)
+        return built if isinstance(built, Encoder) else ModuleEncoder(built, FeatureTrunk(trunk))
     if trunk.shape == "none":
-        known = ", ".join(IMAGE_ENCODERS)
-        raise RedxError(f"There is no backbone {config.backbone!r} for task '{config.task}'; choose one of {known}.")
+        raise RedxError(f"There is no backbone {name!r} without a trunk; choose one of {', '.join(BACKBONES)}.")
     if config.base.teach == "value" and trunk.shape != "sum":
         raise RedxError(f"A trunk of shape {trunk.shape} learns classes, not values; choose --trunk sum.")
-    return _build_text_encoder(config, hub.model_folder(config.backbone))
+    return _build_text_encoder(config, hub.model_folder(name))
 
 
-def _build_text_encoder(config: RunConfig, folder: Path) -> TextEncoder:
-    trunk, reading, device = config.base.trunk, config.reading, usable_device(config.device)
-    runtime = reading.runtime
-    if trunk.shape == "blocks":
-        frozen = FrozenLM(
-            folder, (-1 - trunk.blocks,), "tokens", reading.precision, device, reading.tokens, runtime=runtime
-        )
-        return TextEncoder(frozen, trunks.TopBlocks(folder, frozen.config, trunk.blocks))
-    if (trunk.shape == "sum") != (reading.pooling == "tokens"):
+def _build_text_encoder(config: ModelConfig, folder: Path) -> TextEncoder:
+    trunk, reading = config.base.trunk, config.reading
+    by_blocks = trunk.shape == "blocks"
+    if not by_blocks and (trunk.shape == "sum") != (reading.pooling == "tokens"):
         raise RedxError("A trunk of shape sum reads single tokens, and others do not; choose --pooling tokens or mean.")
+    blocks, pooling = ((-1 - trunk.blocks,), "tokens") if by_blocks else (reading.blocks, reading.pooling)
     frozen = FrozenLM(
-        folder, reading.blocks, reading.pooling, reading.precision, device, reading.tokens, runtime=runtime
+        folder,
+        blocks,
+        pooling,
+        reading.precision,
+        usable_device(config.device),
+        reading.tokens,
+        runtime=reading.runtime,
     )
+    if by_blocks:
+        return TextEncoder(frozen, trunks.TopBlocks(folder, frozen.config, trunk.blocks))
     if trunk.shape == "sum":
         return TextEncoder(frozen, trunks.TokenSum(frozen.width, trunk.hidden, trunk.depth, trunk.beside))
     return TextEncoder(frozen, build_feature_trunk(frozen.width, trunk))
 
 
-def _build_feature_encoder(config: RunConfig) -> FeatureEncoder:
-    if config.task != FEATURES:
-        raise RedxError(f"The backbone '{FEATURES}' is for the task '{FEATURES}' alone; {hub.CHOICE}.")
-    if config.backbone != FEATURES:
-        raise RedxError(f"Task '{FEATURES}' reads features, which need no backbone; leave out --backbone.")
+BACKBONES: Registry[Callable[[ModelConfig], nn.Module]] = Registry("backbone")  # each builds an untrained encoder
+
+
+def _without_trunk(build: Callable[[], Encoder]) -> Callable[[ModelConfig], Encoder]:
+    def checked(config: ModelConfig) -> Encoder:
+        if config.base.trunk.shape != "none":
+            raise RedxError(f"The backbone {config.backbone} reads no text and has no trunk; {hub.CHOICE}.")
+        return build()
+
+    return checked
+
+
+BACKBONES.register("cnn", _without_trunk(ConvEncoder))
+BACKBONES.register("cnn-small", _without_trunk(SmallConvEncoder))
+BACKBONES.register("none", _without_trunk(IdentityEncoder))
+
+
+@BACKBONES.register(FEATURES)
+def _build_feature_encoder(config: ModelConfig) -> FeatureEncoder:
     if config.base.trunk.shape not in ("linear", "mlp"):
         raise RedxError(f"A trunk of shape {config.base.trunk.shape} reads no features; choose --trunk linear or mlp.")
     return FeatureEncoder(FeatureTrunk(config.base.trunk))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from torch import Tensor
 
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
@@ -120,13 +119,18 @@ class Expert:
         else:
             tensors = {name: self._tensors[name] for name in wanted}
         for name, value in tensors.items():
-            if value.is_floating_point() and not bool(_usable(name, value).all()):
+            if value.is_floating_point() and not bool(value.isfinite().all()):
                 raise RedxError(f"Expert {self.name!r} contains NaN or infinity in {name}; train it anew.")
         return {name.removeprefix(start): value for name, value in tensors.items()}
 
     def bank(self, bank_id: BankId, config: BankConfig, base: Base) -> Bank:
         """Return its network in one bank: a bank of this expert alone, in its own size and precision."""
         return self._once(f"bank {bank_id}", lambda: self._build_bank(config.of or bank_id, config, base))
+
+    @property
+    def has_ownership(self) -> bool:
+        """Whether it brings an ownership score."""
+        return any(name.startswith("ownership.") for name in self.tensor_names())
 
     def ownership(self, config: OwnershipConfig, base: Base) -> OwnershipScorer:
         """Return its ownership score."""
@@ -183,8 +187,3 @@ def _identify(path: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _usable(name: str, values: Tensor) -> Tensor:
-    """Return which values can be used: finite ones, and in calibration scores infinite ones as well."""
-    return ~values.isnan() if name.endswith("ownership.calibration") else values.isfinite()

@@ -7,19 +7,22 @@ from typing import Any
 
 import torch
 
-from redx.config import RunConfig
+from redx.config import ModelConfig
 from redx.data.text import pack_texts
 from redx.io.hashing import hash_tensors
 from redx.io.reading import read_bytes
 from redx.models.backbones import hub
 from redx.models.base import Base
+from redx.models.encoder import ModuleEncoder
 from redx.seeding import generator
 
 PROBE_TEXTS = ("What is 12 plus 5?", "What is 40 minus 17 plus 8?", "The parcel arrived two days late.", "Ça va, 你好?")
 PROBE_FEATURES = 16  # features of each probe input that are kept
 
 
-def fingerprint_base(base: Base, config: RunConfig, classes: tuple[str, ...], shape: tuple[int, ...]) -> dict[str, Any]:
+def fingerprint_base(
+    base: Base, config: ModelConfig, classes: tuple[str, ...], shape: tuple[int, ...]
+) -> dict[str, Any]:
     """Return the fingerprint of a base.
 
     Parameters
@@ -49,12 +52,16 @@ def fingerprint_base(base: Base, config: RunConfig, classes: tuple[str, ...], sh
         settings = {"reading": config.reading.model_dump(exclude=plain), "trunk": config.base.trunk.model_dump()}
         inputs = pack_texts(PROBE_TEXTS)
     else:
-        fingerprint |= {"backbone": config.backbone, "tokenizer": None}
+        own = isinstance(base.encoder, ModuleEncoder)
+        fingerprint |= {"backbone": base.encoder.mark if own else config.backbone, "tokenizer": None}
         settings = {"shape": shape}
         inputs = 255 * torch.rand((len(PROBE_TEXTS), *shape), generator=generator(0, "probe"))
     fingerprint["feature settings"] = _short_hash(repr(settings).encode())
     fingerprint["classes"] = _short_hash("\n".join(classes).encode())
-    fingerprint["probe"] = [[round(value, 4) for value in row[:PROBE_FEATURES].tolist()] for row in base.embed(inputs)]
+    with torch.no_grad():
+        read = inputs if isinstance(base.encoder, ModuleEncoder) else base.encoder.read(inputs)
+        features = (base.encoder(read.to(base.mean.device)) - base.mean) / base.scale
+    fingerprint["probe"] = [[round(value, 4) for value in row[:PROBE_FEATURES].tolist()] for row in features]
     return fingerprint
 
 

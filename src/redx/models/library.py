@@ -12,23 +12,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import natural_order
 from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
-from redx.models.classes import check_new_classes, extend_base, union_of_new_classes
+from redx.models.classes import check_new_classes, extend_base, place_columns, union_of_new_classes
 from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
-from redx.models.running import CLOSED_GATE as CLOSED_GATE  # part of the interface of this module
-from redx.models.running import RunningExperts
-from redx.models.stack import Stacks
+from redx.models.stack import Members, Owners, Stacks
 
-CUTOFF_MARGIN = 1e-4  # relative margin that `with_raised_cutoffs` adds to calibration scores
+CLOSED_GATE = -1e9  # the gate of an expert that claims nothing: its softmax weight is exactly zero beside any other
 
 
-class ExpertLibrary(RunningExperts):
+class ExpertLibrary:
     """The experts of a model; change them with `add`, `remove` and `replace`, or for a while with `changing`.
 
     Parameters
@@ -40,7 +39,7 @@ class ExpertLibrary(RunningExperts):
     banks
         Settings of the banks that every expert is part of.
     ownership
-        Settings of the ownership scores and their cut-offs.
+        Settings of the ownership scores.
     fingerprint
         Computes the fingerprint of the base, which experts from outside must match.
     classes
@@ -112,6 +111,106 @@ class ExpertLibrary(RunningExperts):
     def extended_base(self) -> Base:
         """The base with one output at the floor for every new class; the base itself where there is none."""
         return extend_base(self.base, len(self.new_classes))
+
+    # --- what the experts compute
+
+    def outputs(self, bank_id: BankId, h: Tensor) -> Tensor:
+        """Return the outputs of every expert in a bank.
+
+        Parameters
+        ----------
+        bank_id
+            The bank to run.
+        h
+            Features of shape (N, E).
+
+        Returns
+        -------
+        Tensor
+            Residuals or logits of shape (N, K, C), C with the new classes.
+        """
+        new_classes, known, config = self.new_classes, self.base.known, self.banks[bank_id]
+        name = str(config.of or bank_id)
+        if not new_classes and len(self):  # all experts have outputs alike
+            return self._stacks.run(name, self._members(bank_id), h)
+        outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
+        for own, columns in self._by_new_classes().items():
+            values = self._stacks.run(name, self._members(bank_id, columns), h)
+            outputs[:, columns] = place_columns(values, known, own, new_classes, residual=bank_id.corrects_base)
+        return outputs
+
+    def first_outputs(self, bank_id: BankId, h: Tensor, first: Tensor) -> Tensor:
+        """Return the outputs of the experts that each example asks; each reads only the examples that ask it.
+
+        Parameters
+        ----------
+        bank_id
+            The bank to run.
+        h
+            Features of shape (N, E).
+        first
+            Columns of the experts, (N, T).
+
+        Returns
+        -------
+        Tensor
+            What `outputs` has in these columns, (N, T, C).
+        """
+        if not len(h):
+            return h.new_zeros(*first.shape, self.extended_base.outputs)
+        if self.new_classes:  # then experts have outputs of several widths
+            return self.outputs(bank_id, h).gather(1, first[..., None].expand(-1, -1, self.extended_base.outputs))
+        config = self.banks[bank_id]
+        return self._stacks.run(str(config.of or bank_id), self._members(bank_id), h, first)
+
+    def claims(self, h: Tensor) -> Tensor:
+        """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""
+        if not len(self):
+            return h.new_zeros(len(h), 0)
+        if self.new_classes:
+            claims = h.new_zeros(len(h), len(self))
+            for columns in self._by_new_classes().values():
+                claims[:, columns] = self._stacks.claims(self._scorers(columns), h)
+        else:
+            claims = self._stacks.claims(self._scorers(), h)
+        return claims.nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
+
+    def own_classes(self) -> Tensor | None:
+        """Return which classes, with the new ones, are each expert's own, (K, C); None where no score is by class."""
+        own = torch.zeros(len(self), self.base.known + len(self.new_classes), dtype=torch.bool)
+        for labels, columns in self._by_new_classes().items():
+            for column, scorer in zip(columns, self._scorers(columns).scorers, strict=True):
+                if scorer.classes is None:
+                    return None
+                own[column] = place_columns(scorer.classes[0], self.base.known, labels, self.new_classes, residual=True)
+        return own
+
+    def _members(self, bank_id: BankId, columns: Sequence[int] | None = None) -> Members:
+        """Return the experts in these columns, all by default, with their networks in a bank; looked up once."""
+        key = bank_id, None if columns is None else tuple(columns)
+        if key not in self._found:
+            experts, config = self._in_columns(columns), self.banks[bank_id]
+            self._found[key] = Members(experts, [expert.bank(bank_id, config, self.base) for expert in experts])
+        return self._found[key]
+
+    def _scorers(self, columns: Sequence[int] | None = None) -> Owners:
+        """Return the ownership scores of the experts in these columns, all by default; looked up once."""
+        key = None if columns is None else tuple(columns)
+        if key not in self._owners:
+            experts = self._in_columns(columns)
+            self._owners[key] = Owners(experts, [expert.ownership(self.ownership, self.base) for expert in experts])
+        return self._owners[key]
+
+    def _in_columns(self, columns: Sequence[int] | None) -> list[Expert]:
+        experts = list(self)
+        return experts if columns is None else [experts[column] for column in columns]
+
+    def _by_new_classes(self) -> dict[tuple[str, ...], list[int]]:
+        """Return the columns of the experts by the new classes that they bring, since these have outputs alike."""
+        columns: dict[tuple[str, ...], list[int]] = {}
+        for index, expert in enumerate(self):
+            columns.setdefault(expert.new_classes, []).append(index)
+        return columns
 
     # --- changes
 
@@ -218,7 +317,7 @@ class ExpertLibrary(RunningExperts):
         check_new_classes(expert.name, expert.new_classes, self.classes, others)
         for bank_id, config in self.banks.items():
             expert.bank(bank_id, config, self.base)
-            if config.owned or config.controlled:
+            if config.controlled:
                 expert.ownership(self.ownership, self.base)
 
     def stacked_bank(self, bank_id: BankId) -> Bank:
@@ -226,13 +325,17 @@ class ExpertLibrary(RunningExperts):
         config = self.banks[bank_id]
         return load_bank(config, [expert.tensors(str(config.of or bank_id)) for expert in self], self.base)
 
-    def to_double(self) -> None:
-        """Let all experts compute in double precision."""
+    def apply(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Move or convert the networks of all experts, as `nn.Module.to` and `nn.Module.double` do."""
         for expert in self:
             for bank_id, config in self.banks.items():
-                expert.bank(bank_id, config, self.base).double()
-                if config.owned or config.controlled:
-                    expert.ownership(self.ownership, self.base).scorer.double()
+                expert.bank(bank_id, config, self.base)._apply(change)
+            if expert.has_ownership:
+                scorer = expert.ownership(self.ownership, self.base)
+                scorer.scorer._apply(change)
+                if scorer.base is not self.base:
+                    scorer.base._apply(change)
+        self._forget()
 
 
 def order_domains(experts: Sequence[str], domains: Sequence[str]) -> tuple[str, ...]:
@@ -242,16 +345,3 @@ def order_domains(experts: Sequence[str], domains: Sequence[str]) -> tuple[str, 
     """
     names = sorted(experts, key=natural_order)
     return (*names, *(name for name in domains if name not in names))
-
-
-def with_raised_cutoffs(expert: Expert) -> Expert:
-    """Return the same expert with slightly higher calibration scores, and so a slightly higher cut-off.
-
-    Rounding differences between batch sizes then cannot make an expert active more often than promised.
-    """
-    tensors = expert.tensors()
-    if "ownership.calibration" in tensors:
-        scores = tensors["ownership.calibration"]
-        raised = scores + CUTOFF_MARGIN * (1 + scores.abs())
-        tensors["ownership.calibration"] = torch.where(scores.isfinite(), raised, scores)
-    return Expert(expert.info, tensors)

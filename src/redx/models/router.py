@@ -8,14 +8,16 @@ A trained router has a fixed number of gates. `keys` follows the experts of a li
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Generator, Tensor, nn
 
+from redx.config import RouterConfig
 from redx.errors import RedxError
+from redx.registry import Registry
 
 if TYPE_CHECKING:
     from redx.models.library import ExpertLibrary
@@ -75,12 +77,20 @@ class NetworkRouter(nn.Module):
         self.deviation.copy_(h.std(0).clamp_min(1e-6))
 
 
-@dataclass(frozen=True)
-class TrainedRouter:
-    """A trained network together with the names of the experts that its outputs stand for."""
+class TrainedRouter(nn.Module):
+    """A trained network together with the names of the experts that its outputs stand for.
 
-    network: NetworkRouter
-    experts: tuple[str, ...]
+    Parameters
+    ----------
+    network
+        From features, (N, E), to gates, (N, K).
+    experts
+        The names, in the order of its outputs.
+    """
+
+    def __init__(self, network: nn.Module, experts: Sequence[str]) -> None:
+        super().__init__()
+        self.network, self.experts = network.eval(), tuple(experts)
 
     def missing(self, names: Sequence[str]) -> list[str]:
         known = set(self.experts)
@@ -94,11 +104,29 @@ class TrainedRouter:
                 "`redx router train RUN`, or route by the experts' own scores (--router keys)."
             )
         with torch.no_grad():
-            gates = self.network.forward(h.to(self.network.mean.device)).to(h.device)
+            first = next(itertools.chain(self.network.parameters(), self.network.buffers()), h)
+            gates = self.network(h.to(first.device)).to(h.device)
         if in_order:
             return gates
         places = {name: place for place, name in enumerate(self.experts)}
         return gates[:, [places[name] for name in experts.names]]
+
+
+def _build_network(inputs: int, experts: int, config: RouterConfig) -> NetworkRouter:
+    return NetworkRouter(inputs, experts, config.shape, config.hidden)
+
+
+ROUTERS: Registry[Callable[[int, int, RouterConfig], nn.Module]] = Registry("router")
+"""Routers that are trained, by name: each takes the number of features E, of experts K and the settings to a module
+from features, (N, E), to gates, (N, K). A module may have `fit(h)`, which standardises by training data, and
+`solve(h, domains)`, which fits it in closed form; without `solve` it is trained by gradient."""
+ROUTERS.register("linear", _build_network)
+ROUTERS.register("mlp", _build_network)
+
+
+def build_router(inputs: int, experts: int, config: RouterConfig) -> nn.Module:
+    """Return the untrained router that the settings name."""
+    return ROUTERS[config.shape](inputs, experts, config)
 
 
 class KeyRouter:

@@ -25,10 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.composition.parts import predicted_classes
 from redx.models.banks import ROWS, Bank, LowRankBank, MLPBank
 from redx.models.expert import Expert
-from redx.models.ownership import OwnershipScorer, mask_agreement, own_class_score
+from redx.models.ownership import OwnershipScorer, own_class_score
 from redx.models.value_bank import ValueBank
 
 SLOTS = 64  # experts of the first chunk
@@ -313,10 +312,3 @@ class Stacks:
         if owners.classes is None:
             return outputs[..., 0]
         return own_class_score(owners.base.classify(h)[:, None] + outputs, owners.classes)
-
-    def scores(self, owners: Owners, h: Tensor) -> Tensor:
-        """Return what is compared with the cut-offs, (N, E) to (N, K), as `OwnershipScorer.scores` does."""
-        claims, own = self.claims(owners, h), owners.classes
-        if own is None or not owners.scorers[0].contradict:
-            return claims
-        return mask_agreement(claims, predicted_classes(owners.base.classify(h)), own)

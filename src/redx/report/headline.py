@@ -29,7 +29,7 @@ def one_sentence(rules: Summary) -> str:
     cost = "no less than the base" if worst >= base else f"{base - worst:.4f} less than the base"
     if promise:
         kept = "on average" if promise["confidence"] is None else f"with probability {promise['confidence']:g}"
-        cost += f" (promised: at most {promise['alpha']:.4g} less, {kept})"
+        cost += f" (promised: at most {promise['risk']:.4g} less, {kept})"
     return f"{sentence}; under the worst router it answers {worst:.4f}, {cost}."
 
 
@@ -60,12 +60,12 @@ def risk_tile(run: RunFigures) -> Tile:
         harm = figures.get("worst_harm")
         note = "no promise in this run" if harm is None else "harm of the worst router; no promise in this run"
         return Tile("risk", (("", _figure(harm)),), note)
-    harm, alpha = promise["harm"], promise["alpha"]
-    state, word = risk_state(harm["mean"], harm["low"], alpha)
-    return Tile("harm of the worst router", (("", _figure(harm["mean"])),), f"promised ≤ {alpha:.4g}: {word}", state)
+    harm, risk = promise["harm"], promise["risk"]
+    state, word = risk_state(harm["mean"], harm["low"], risk)
+    return Tile("harm of the worst router", (("", _figure(harm["mean"])),), f"promised ≤ {risk:.4g}: {word}", state)
 
 
-def risk_state(mean: float, low: float, alpha: float) -> tuple[str, str]:
+def risk_state(mean: float, low: float, risk: float) -> tuple[str, str]:
     """Return `good` or `bad`, and a word, for a measured harm with the lower end of its interval and its bound.
 
     Examples
@@ -73,9 +73,9 @@ def risk_state(mean: float, low: float, alpha: float) -> tuple[str, str]:
     >>> risk_state(0.009, 0.006, 0.01), risk_state(0.012, 0.009, 0.01)[1], risk_state(0.03, 0.02, 0.01)[0]
     (('good', 'kept'), 'within sampling error', 'bad')
     """
-    if mean <= alpha:
+    if mean <= risk:
         return "good", "kept"
-    return ("good", "within sampling error") if low <= alpha else ("bad", "broken")
+    return ("good", "within sampling error") if low <= risk else ("bad", "broken")
 
 
 def _figure(value: float | None) -> str:

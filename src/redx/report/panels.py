@@ -6,7 +6,7 @@ import math
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from redx.report.colours import COLOURS, NEUTRAL, OTHERS, colour_of, label_of
+from redx.report.colours import NEUTRAL, OTHERS, colour_of, label_of
 from redx.report.content import Line, Panel
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _draw_heat_map(axes: Axes, panel: Panel) -> None:
     largest = max((abs(value) for row in panel.grid for value in row), default=0.0) or 1.0
     for y, row in enumerate(panel.grid):
         for x, value in enumerate(row):
-            colour = COLOURS["red"] if value >= 0 else COLOURS["moe"]
+            colour = colour_of("red") if value >= 0 else colour_of("moe")
             cell = Rectangle((x - 0.48, y - 0.46), 0.96, 0.92, color=colour, alpha=0.04 + 0.7 * abs(value) / largest)
             cell.set_linewidth(0)
             axes.add_patch(cell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from redx.composition import rules
 from redx.report.colours import label_of
 from redx.report.content import Figure, Line, Panel, Table
 from redx.report.document import RunFigures, Section
@@ -26,7 +27,9 @@ def compared_rules(run: RunFigures) -> list[str]:
     pooled = run.config.of_form("pooled").items()
     others = {bank_id.name: bank for bank_id, bank in pooled if bank_id.name != run.config.main.get("pooled")}
     closed = [f"global/{name}" for name, bank in others.items() if bank.fit != "gradient"]
-    names = [name for name in (*RULES, *closed) if name in run.rules]
+    known = {name: rules.RULES[name] for name in run.rules if name in rules.RULES}
+    outside = [name for name, rule in known.items() if name not in RULES and rule.hint is not None]
+    names = [name for name in (*RULES, *outside, *closed) if name in run.rules]
     return sorted(names, key=lambda name: -(run.accuracy(name) or 0.0))
 
 

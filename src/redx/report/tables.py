@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from redx.composition import noise
 from redx.composition.rules import RULES, RuleId
@@ -118,10 +118,8 @@ def cost_table(cost: Summary) -> Table:
 def glossary() -> tuple[Table, ...]:
     """Return the tables that explain rules and noise, with the first sentences of their docstrings."""
 
-    def meanings(objects: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-        return tuple((name, (type(value).__doc__ or "").partition("\n")[0]) for name, value in objects.items())
-
-    rules, kinds = meanings(RULES), meanings(noise.NOISES)
+    rules = tuple((name, rule.about) for name, rule in RULES.items())
+    kinds = tuple((name, kind.about) for name, kind in noise.NOISES.items())
     return Table("Rules", ("rule", "meaning"), rules), Table("Noise", ("kind", "meaning"), kinds)
 
 

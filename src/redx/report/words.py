@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
+from redx.composition.rules import RULES
 from redx.report.colours import label_of
 from redx.report.document import RunFigures
 
-NAMES = {
-    "base": "the base",
-    "red": "RED",
-    "moe": "the mixture of experts",
-    "uniform": "uniform averaging",
-    "oracle": "standalone experts with perfect routing",
-    "red-oracle": "RED with perfect routing",
-    "global": "the head on pooled data",
-    "sum": "the sum without a router",
-    "fixed": "fixed weights",
-}
 LEVEL = 0.05  # of the tests that tell a difference from chance
 
 
 def name_of(rule: str) -> str:
     """Return how a sentence calls a rule."""
-    return NAMES.get(rule) or label_of(rule)
+    return (RULES[rule].phrase if rule in RULES else "") or label_of(rule)
 
 
 def capital(text: str) -> str:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from redx.composition.parts import Parts
-from redx.composition.risk import harm_figures
+from redx.composition.risk import RiskControl, harm_figures
 from redx.composition.rules import get_rule
 from redx.errors import RedxError
-from redx.models.calibration import Calibration, read_calibration, write_calibration
+from redx.models.calibration import read_calibration, write_calibration
 from redx.runs.folder import choose_seed, lock_run, read_config
 from redx.runs.parts import read_parts
 from redx.runs.transaction import consistently, edit
@@ -74,7 +74,7 @@ def risk_figures(run: Path, seed: int | None = None) -> dict[str, Any] | None:
     return consistently(run, run / f"seed-{number}", read)
 
 
-def describe_risk(calibration: Calibration, parts: Parts) -> dict[str, Any]:
+def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
     """Return the promise of a calibration and the figures of `red` on these examples.
 
     Parameters
@@ -100,7 +100,7 @@ def describe_risk(calibration: Calibration, parts: Parts) -> dict[str, Any]:
     }
 
 
-def _read(run: Path, seed: int) -> Calibration:
+def _read(run: Path, seed: int) -> RiskControl:
     calibration = read_calibration(run / f"seed-{seed}")
     if calibration is None:
         raise RedxError(f"{run} has no experts under risk control; repeat its `redx run` with this version of redx.")

@@ -74,11 +74,12 @@ def read_answers(run: Path, config: RunConfig, seed: int, rule: str) -> SeedAnsw
         raise RedxError(f"{run} has no bank that the rule {name!r} reads; choose another with --rule.")
     matched, _, parts = entry
     answers = certify(matched, parts)
-    right = answers.predicted == parts.labels
+    labels, domains = parts.true_labels(), parts.true_domains()
+    right = answers.predicted == labels
     certified = right & (answers.radius >= 1)
-    harmed = (predicted_classes(parts.base) == parts.labels) & ~certified
-    names = stored.domains or tuple(f"domain {index}" for index in range(int(parts.domains.max()) + 1))
-    return SeedAnswers(parts.labels, right, certified, harmed, parts.domains, names)
+    harmed = (predicted_classes(parts.base) == labels) & ~certified
+    names = stored.domains or tuple(f"domain {index}" for index in range(int(domains.max()) + 1))
+    return SeedAnswers(labels, right, certified, harmed, domains, names)
 
 
 # --- checks

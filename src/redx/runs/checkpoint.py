@@ -30,19 +30,20 @@ from redx.io.files import atomic_path, write_json, write_tensors
 from redx.io.reading import exists, parse_json, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, TensorSource, is_safe_path, open_tensors
+from redx.model.persistence import read_info
 from redx.models.backbones import hub
 from redx.models.backbones.tensor_names import SUFFIX, hash_backbone_files, layer_stack, locate_tensor, open_backbone
 from redx.models.encoder import build_encoder
-from redx.models.persistence import read_info
 from redx.runs.folder import DataFile, choose_seed, load
 from redx.runs.parts import read_parts
 from redx.runs.stages import parts_of_test
 from redx.runs.transaction import consistently
 from redx.tasks import get_task
+from redx.training.features import embed_split
 
 # files of a seed that hold trained tensors
 SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|thresholds|experts/[^/]+/expert)")
-DATA_FILES = ("parts/", "shared", "removed/")  # files of a seed that hold data; a checkpoint leaves them out
+DATA_FILES = ("parts/", "shared", "features", "removed/")  # hold data of a seed; a checkpoint leaves them out
 TRUNK = "encoder.trunk.model."  # prefix of trained blocks in the base's file
 
 
@@ -222,7 +223,7 @@ def evaluate_checkpoint(path: Path, backbone: str | None = None) -> EvaluatedChe
             try:
                 _restore(path, source, CheckpointMetadata(info, config, metadata.files), Path(scratch))
                 model = load(scratch, seed)
-                banks = parts_of_test(model, data)
+                banks = parts_of_test(model, embed_split(model.config, model.base, data.test))
             except RedxError as error:
                 raise RedxError(str(error).replace(scratch, str(path))) from error
             except Exception as error:  # a file made by hand

@@ -19,7 +19,7 @@ from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.io.reading import exists, read_json
 from redx.io.safetensors_files import open_safetensors
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.models.encoder import FEATURES, TextEncoder
 from redx.training.passes import count_passes
 

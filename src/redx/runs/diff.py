@@ -12,17 +12,19 @@ import torch
 from redx.composition import certificate
 from redx.composition.evaluation import CertifiedPredictions, certify
 from redx.composition.parts import Parts
+from redx.composition.risk import RiskControl
+from redx.config import RunConfig
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
-from redx.models.calibration import Calibration
-from redx.models.composed import Model
+from redx.io.reading import read_json
+from redx.model.model import Model
 from redx.models.expert import Expert
 from redx.models.router import KEYS
 from redx.runs.calibration import describe_risk
-from redx.runs.folder import ask_model, choose_seed
+from redx.runs.folder import DataFile, ask_model, choose_seed
+from redx.runs.stages import load_features
 from redx.tasks import get_task
-from redx.training.features import embed_split
 
 MAX_FLIPS = 200  # flipped examples that are listed one by one
 
@@ -34,7 +36,7 @@ class SplitAnswers:
     domain_names: tuple[str, ...]  # as `parts.domains` counts them
     parts: Parts
     certified: CertifiedPredictions
-    calibration: Calibration | None = None  # where the rule's bank has risk control
+    calibration: RiskControl | None = None  # where the rule's bank has risk control
     classes: tuple[str, ...] = ()  # in the order of the logits; empty for a regression
 
     @staticmethod
@@ -167,16 +169,40 @@ def diff_experts(
     if not added and not removed:
         raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
     config, seed = choose_seed(run, seed)
-    raw = get_task(config.task).load(config, seed).test
-    return ask_model(run, seed, lambda model: _diff(model, raw, added, removed, rule, router) | {"seed": seed})
+    number, folder = seed, run / f"seed-{seed}"
+
+    def ask(model: Model) -> dict[str, Any]:
+        test = load_features(folder, config, model, number).test
+        return _diff(config, model, test, added, removed, rule, router)
+
+    comparison = ask_model(run, seed, ask)
+    if get_task(config.task).text:
+        _add_texts(config, run, seed, comparison["examples"])
+    return comparison | {"seed": seed}
+
+
+def _add_texts(config: RunConfig, run: Path, seed: int, flips: list[dict[str, Any]]) -> None:
+    """Add the texts of flipped examples, where the data of the run are still there."""
+    try:
+        test = get_task(config.task).load(config, seed).test
+        known = read_json(run / "data.json", DataFile).sha256.get(str(seed), {}).get("test")
+    except RedxError:
+        return
+    if known == test.digest():
+        for flip, text in zip(flips, _texts(test, [flip["row"] for flip in flips]), strict=False):
+            flip["text"] = text
 
 
 def _diff(
-    model: Model, raw: Split, added: Sequence[Path], removed: Sequence[str], rule: str | None, router: str | None
+    settings: RunConfig,
+    model: Model,
+    test: Split,
+    added: Sequence[Path],
+    removed: Sequence[str],
+    rule: str | None,
+    router: str | None,
 ) -> dict[str, Any]:
     """Return the comparison of one model before and after the change."""
-    config = model.config
-    test = embed_split(config, model.base, raw)
     new = {expert.name: expert for expert in map(Expert.load, added)}
     names = [*model.experts.names, *new]
     if router is None and model.router is not None and model.router.missing(names):
@@ -188,9 +214,5 @@ def _diff(
                 library.remove(name)
             for name, expert in new.items():
                 library.replace(name, expert) if name in removed else library.add(expert)
-            comparison = compare_answers(before, SplitAnswers.of(model, test), model, test, config.epsilons)
-    flips = comparison["examples"]
-    texts = _texts(raw, [flip["row"] for flip in flips]) if get_task(config.task).text else []
-    for flip, text in zip(flips, texts, strict=False):
-        flip["text"] = text
+            comparison = compare_answers(before, SplitAnswers.of(model, test), model, test, settings.epsilons)
     return {"rule": rule or model.rule, "router": router or model.routing} | comparison

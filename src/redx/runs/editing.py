@@ -12,24 +12,24 @@ from typing import Any
 import torch
 
 from redx.config import RunConfig
-from redx.data.dataset import Data, Split
+from redx.data.dataset import Split
 from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError
 from redx.io.files import check_name, write_json, write_tensors
+from redx.model.model import Model, ModelInfo
+from redx.model.persistence import read_base, read_info
 from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base
-from redx.models.composed import Model, ModelInfo
+from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
-from redx.models.persistence import read_base, read_info
-from redx.models.router import TrainedRouter
+from redx.models.router import TRAINED, TrainedRouter
 from redx.runs.folder import choose_seed, load_seed, lock_run
-from redx.runs.stages import write_test_parts
+from redx.runs.stages import load_features, write_test_parts
 from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
-from redx.tasks import get_task
-from redx.training.datasets import concatenate, read_shared, split_validation
+from redx.training.datasets import Features, concatenate, read_shared, split_validation
 from redx.training.experts import DTYPES, measure_expert, train_experts
 from redx.training.features import embed_shared, embed_split
 from redx.training.router import train_router
@@ -109,13 +109,15 @@ class Editing:
         The model of the seed; its library is changed together with the folder.
     transaction
         Where new files are written.
-    data
-        The splits of the task.
+    features
+        The splits of the run as features.
+    seed
+        The seed.
     """
 
     model: Model
     transaction: Transaction
-    data: Data
+    features: Features
     seed: int
 
     def add(self, expert: Expert, unverified: bool = False) -> None:
@@ -137,12 +139,13 @@ class Editing:
 
     def _write(self, name: str) -> None:
         model, folder = self.model, self.transaction.folder
-        shared = embed_shared(model.config, model.base, read_shared(folder), self.seed)
-        choices, _ = split_validation(self.data, model.config.ownership.calibration, self.seed)
-        validation = embed_split(model.config, model.base, self.data.validation).only(choices)
-        index = self.data.domains.index(name) if name in self.data.domains else -1
+        shared = embed_shared(model.config, model.base, read_shared(folder / "shared.safetensors"), self.seed)
+        choices, _ = split_validation(self.features, model.config.ownership.calibration, self.seed)
+        validation = self.features.validation.only(choices)
+        domains = model.info.domains
+        index = domains.index(name) if name in domains else -1
         own = validation.only((validation.domains == index).nonzero()[:, 0])
-        dataset = shared.for_expert(name, own, own, self.data.domains)
+        dataset = shared.for_expert(name, own, own, domains)
         measured = measure_expert(model.experts[name], model.config, dataset, model.base, model.info.unit)
         model.experts.put(measured)
         measured.save(self.transaction.new(f"experts/{check_name(name)}"))
@@ -163,10 +166,10 @@ def edit_run(run: Path, seed: int | None = None) -> Iterator[Editing]:
     folder = run / f"seed-{seed}"
     with lock_run(run, config):
         model = load_seed(folder, config)
-        data = get_task(config.task).load(config, seed)
+        features = load_features(folder, config, model, seed)
         with edit(folder) as transaction:
-            yield Editing(model, transaction, data, seed)
-            write_test_parts(transaction, model, data)
+            yield Editing(model, transaction, features, seed)
+            write_test_parts(transaction, model, features.test)
 
 
 def train_expert(
@@ -208,7 +211,7 @@ def train_expert(
         raise RedxError(f"There is an expert in {out} already; choose another folder with --out.")
     config, seed = choose_seed(run, seed)
     seed_folder = run / f"seed-{seed}"
-    info, base = read_info(seed_folder), read_base(seed_folder, config)
+    info, base = read_info(seed_folder), read_base(seed_folder, build_encoder(config))
     try:
         split, new = read_own_data(config, info.classes, info, base, data, text, label, new_classes)
     except RedxError as error:
@@ -219,7 +222,7 @@ def train_expert(
     own = embed_split(config, base, split)
     if len(own) < MIN_EXAMPLES:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {MIN_EXAMPLES}.")
-    shared = embed_shared(config, base, read_shared(seed_folder), seed)
+    shared = embed_shared(config, base, read_shared(seed_folder / "shared.safetensors"), seed)
     draw = generator(seed, "own data", name)
     if new:
         for label_index, label_name in enumerate(new, len(info.classes)):
@@ -237,7 +240,8 @@ def train_expert(
     dataset = shared.for_expert(name, own.only(kept), own.only(held), info.domains)
     fingerprint = fingerprint_base(base, config, info.classes, info.shape)
     extended, classes = extend_base(base, len(new)), (*info.classes, *new)
-    (expert,) = train_experts(config, [dataset], extended, seed, info.unit, classes, fingerprint, dtype)
+    origin = {"task": config.task, "preset": config.preset}
+    (expert,) = train_experts(config, [dataset], extended, seed, info.unit, classes, fingerprint, dtype, origin)
     expert.save(out)
     return expert
 
@@ -296,17 +300,17 @@ def retrain_router(
     with lock_run(run, config):
         model = load_seed(seed_folder, config)
         names = model.experts.names
-        data = get_task(config.task).load(config, seed)
+        features = load_features(seed_folder, config, model, seed)
         if unknown := sorted(set(more) - set(names)):
             raise RedxError(f"There is no expert {unknown[0]!r}; choose from {', '.join(names)}.")
-        if lacking := [name for name in names if name not in data.domains and name not in more]:
+        if lacking := [name for name in names if name not in model.info.domains and name not in more]:
             raise RedxError(
                 f"{run} has no data of {lacking[0]!r} to train a router with; "
                 f"give it with --domain {lacking[0]} --data FILE."
             )
-        choices, _ = split_validation(data, config.ownership.calibration, seed)
-        train = _rows_with_expert(model, embed_split(config, model.base, data.train))
-        validation = _rows_with_expert(model, embed_split(config, model.base, data.validation.only(choices)))
+        choices, _ = split_validation(features, config.ownership.calibration, seed)
+        train = _rows_with_expert(model, features.train)
+        validation = _rows_with_expert(model, features.validation.only(choices))
         for name, file in more.items():
             examples, _ = read_own_data(config, model.classes, model.info, model.base, file, text, label)
             own = embed_split(config, model.base, examples)
@@ -316,11 +320,11 @@ def retrain_router(
             train = concatenate([train, own.only((~held).nonzero()[:, 0])])
         router = train_router(config.router, names, train, validation, seed)
         info = dataclasses.replace(model.info, routed=names)
-        retrained = dataclasses.replace(model, info=info, router=TrainedRouter(router, names))
+        model.info, model.router, model.routing = info, TrainedRouter(router, names), TRAINED
         with edit(seed_folder) as transaction:
             write_tensors(transaction.new("router.safetensors"), router.state_dict())
             write_json(transaction.new("model.json"), dataclasses.asdict(info))
-            write_test_parts(transaction, retrained, data)
+            write_test_parts(transaction, model, features.test)
     return {"experts": list(names), "examples": len(train)}
 
 

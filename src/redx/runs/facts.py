@@ -9,7 +9,7 @@ import torch
 from redx.composition.comparison import compare_rules, grow_and_shrink, mean_contributions
 from redx.composition.rules import get_rule
 from redx.config import RunConfig
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.runs.parts import StoredParts
 
 

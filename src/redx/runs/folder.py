@@ -27,10 +27,11 @@ from redx.io.files import write_json
 from redx.io.reading import check_path, exists, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
-from redx.models.composed import Model
-from redx.models.persistence import load_model
+from redx.model.model import Model
+from redx.model.persistence import is_saved_model, load_model
+from redx.models.router import KEYS
 from redx.runs.transaction import LOCK, Value, consistently, recover
-from redx.tasks import get_task
+from redx.tasks import TASKS, Task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
 from redx.tasks.arithmetic.solver import Executor, Solver
 from redx.training.datasets import read_shared
@@ -72,6 +73,8 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     >>> model.predict(["What is 37 plus 12?"])  # doctest: +SKIP
     ['49']
     """
+    if is_saved_model(Path(folder)):
+        return Model.from_pretrained(Path(folder))
     return ask_model(folder, seed, lambda model: model)
 
 
@@ -124,17 +127,26 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         return restore_decomposer(config.decomposer, read_tensors(folder / "decomposer.safetensors"), config.backbone)
 
     has_decomposer = config.decomposer != "none"
-    model = load_model(folder, config, get_task(config.task).read, decomposer if has_decomposer else None)
+    model = load_model(folder, config, task_of(config).read, decomposer if has_decomposer else None)
 
     def read_features(part: str) -> Split:
-        split = getattr(read_shared(folder), part)
+        split = getattr(read_shared(folder / "shared.safetensors"), part)
         model.base.encoder.prepare([split.inputs])
         return embed_split(config, model.base, split)
 
     if exists(folder / "shared.safetensors"):
         model.calibration_data = partial(read_features, "calibration")
         model.anchor_data = partial(read_features, "anchors")
+    model.route_by_keys_if_needed()
+    if model.router is not None and model.routing == KEYS:
+        log.warning("%s", _keys_note(model))
     return model
+
+
+def _keys_note(model: Model) -> str:
+    assert model.router is not None
+    missing = model.router.missing(model.experts.names)[0]
+    return f"the trained router has no gate for {missing!r}, so keys routes until `redx router train RUN`"
 
 
 def choose_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:
@@ -146,13 +158,23 @@ def choose_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:
     return config, seed
 
 
+def task_of(config: RunConfig) -> Task:
+    """Return the task of a stored run."""
+    if config.task not in TASKS:
+        raise RedxError(
+            f"The run is of the task '{config.task}', which is not registered here; "
+            "install the package that brings it, or register it with redx.tasks.TASKS.register."
+        )
+    return TASKS[config.task]
+
+
 def read_config(folder: Path) -> RunConfig:
     """Return the settings of a run folder."""
     return read_json(
         folder / "config.json",
         RunConfig,
         misfit="does not hold the settings of a run",
-        advice="delete the folder and repeat the run",
+        advice="repeat the run with --out ANOTHER",
     )
 
 

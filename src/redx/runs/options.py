@@ -1,8 +1,8 @@
 """Options of `redx run TASK`: short names for settings, and any setting by its dotted name.
 
 An option is a keyword of `redx.run`, a flag of the command line and the setting that it changes; its type, help and
-default come from the setting. `*` in a path stands for every stage of a kind: `*.training.batch` is the batch size of
-base, experts and router.
+default come from the setting. `redx.run` takes the name of the flag too: `data=FILE` for `--data FILE`. `*` in a path
+stands for every stage of a kind: `*.training.batch` is the batch size of base, experts and router.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from pydantic.fields import FieldInfo
 from redx.config import RunConfig, TrainingConfig
 from redx.errors import RedxError
 from redx.io.reading import parse_json
+from redx.tasks import Task
 
 STAGES = ("base", "experts", "router")
 
@@ -69,7 +70,6 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("risk", "risk"),
     Option("confidence", "confidence"),
     Option("score", "score"),
-    Option("alpha", "ownership.alpha"),
     Option("routing", "router.shape", "router"),
     Option("batch", "*.training.batch", "batch_size"),
     Option("virtual_batch", "*.training.virtual_batch", "virtual_batch_size"),
@@ -81,6 +81,17 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("study", "study"),
 )
 OPTIONS = {option.keyword: option for option in _ALL}
+
+
+def find_keyword(name: str, task: Task) -> str | None:
+    """Return the keyword of an option that is named as a keyword or as its flag; None where there is none.
+
+    Of two options with the same flag, such as `data`, it is the one that the task reads.
+    """
+    if name in OPTIONS:
+        return name
+    named = [option.keyword for option in _ALL if option.name == name]
+    return next((keyword for keyword in named if keyword in task.options), named[0] if named else None)
 
 
 def find_field(path: str) -> FieldInfo:

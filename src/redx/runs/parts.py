@@ -19,8 +19,8 @@ from redx.errors import RedxError
 from redx.io.files import write_tensors
 from redx.io.reading import exists, guarded, parse_json
 from redx.io.safetensors_files import open_safetensors, read_tensors
+from redx.model.persistence import read_domain_names
 from redx.models.calibration import read_cutoffs
-from redx.models.persistence import read_domain_names
 from redx.runs.transaction import consistently
 
 MAX_DOMAINS = 2**20  # where nothing says how many there are
@@ -126,7 +126,7 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
     if about[0] and (missing := sorted(set(about[0]["banks"]) - {path.name for path in paths})):
         raise RedxError(f"{folder} lacks {missing[0]}, so its rules would be incomplete; repeat the `redx run`.")
     if about[0] and (unknown := sorted({path.name for path in paths} - set(about[0]["banks"]))):
-        raise RedxError(f"{folder / unknown[0]} does not belong to the others; delete it.")
+        raise RedxError(f"{folder / unknown[0]} does not belong to the others; move it away.")
     domains = tuple(about[0]["domains"]) if about[0] else _folder_domains(seed_folder)
     classes = tuple(about[0].get("classes", ()))
     banks, cutoffs = {}, read_cutoffs(seed_folder)
@@ -134,13 +134,13 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
         if only is not None and _bank_id(path) != only:
             continue
         tensors = read_tensors(path)
-        with guarded(path, "does not hold parts", "delete it and repeat the run"):
+        with guarded(path, "does not hold parts", "repeat the run with --out ANOTHER"):
             parts = _check_parts(_to_parts(tensors), len(domains) or MAX_DOMAINS)
             if classes and len(classes) != parts.base.shape[1]:
                 raise ValueError("logits of other classes than those that it names")
             banks[_bank_id(path)] = parts if parts.confidences is None else _with_cutoffs(parts, cutoffs)
     if len({len(parts) for parts in banks.values()}) > 1:
-        raise RedxError(f"The parts in {folder} are of different examples; delete them and repeat the run.")
+        raise RedxError(f"The parts in {folder} are of different examples; repeat the run with --out ANOTHER.")
     return StoredParts(banks, domains, classes)
 
 
@@ -163,26 +163,27 @@ def _folder_domains(seed_folder: Path) -> tuple[str, ...]:
 
 def _check_parts(parts: Parts, domains: int) -> Parts:
     """Return parts from a file, or raise an error where types, labels or domains cannot be those of a run."""
-    outputs, indices = (parts.base, parts.residuals, parts.gates), (parts.labels, parts.domains)
+    labels, owners = parts.true_labels(), parts.true_domains()
+    outputs, indices = (parts.base, parts.residuals, parts.gates), (labels, owners)
     outputs += () if parts.confidences is None else (parts.confidences,)
     if {tensor.dtype for tensor in outputs} - {torch.float32} or {tensor.dtype for tensor in indices} - {torch.int64}:
         raise ValueError("tensors of other types")
     _, experts, classes = parts.residuals.shape
-    inside = classes == 1 or bool(((parts.labels >= 0) & (parts.labels < classes)).all())
+    inside = classes == 1 or bool(((labels >= 0) & (labels < classes)).all())
     if not len(parts) or not experts or not classes or not inside:
         raise ValueError("no examples, or labels that are no classes")
-    if not bool(((parts.domains >= 0) & (parts.domains < domains)).all()):
+    if not bool(((owners >= 0) & (owners < domains)).all()):
         raise ValueError("domains that the run does not have")
     return parts
 
 
 def _read_about(path: Path) -> dict[str, Any]:
     """Return what a file says about its set; nothing for a file of an older version."""
-    with open_safetensors(path, "is truncated or not a safetensors file", "delete it and repeat the run") as file:
+    with open_safetensors(path, "is truncated or not a safetensors file", "repeat the run with --out ANOTHER") as file:
         text = file.metadata.get(KEY)
     if not text:
         return {}
-    with guarded(path, "has damaged metadata", "delete it and repeat the run"):
+    with guarded(path, "has damaged metadata", "repeat the run with --out ANOTHER"):
         return SetInfo.model_validate(parse_json(text)).model_dump()
 
 

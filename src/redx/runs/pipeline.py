@@ -22,15 +22,17 @@ import torch
 from redx.composition.evaluation import Banks
 from redx.composition.metrics import exact_interval
 from redx.composition.parts import predicted_classes
+from redx.composition.risk import supported_risk
 from redx.composition.rules import RuleId, get_rule
 from redx.composition.summary import Row, summarise
 from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.engine import Engine, open_engine
+from redx.errors import RedxError
 from redx.io.cache import cache_folder
 from redx.io.files import write_bytes, write_json
-from redx.models.calibration import read_calibration, supported_risk
-from redx.models.composed import Model
+from redx.model.model import Model
+from redx.models.calibration import read_calibration
 from redx.models.encoder import build_encoder
 from redx.report.content import Study
 from redx.report.page import check_packages
@@ -43,7 +45,7 @@ from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
 from redx.runs.stages import SPLITS, SeedTask
 from redx.runs.tracking import check_tracker
-from redx.tasks import get_task
+from redx.tasks import Task, get_task, use_task
 from redx.training.datasets import split_validation
 
 log = logging.getLogger("redx")
@@ -75,7 +77,7 @@ class Run:
 
 
 def run(
-    task: str,
+    task: str | Task,
     preset: str = "default",
     seeds: Sequence[int] | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -90,7 +92,8 @@ def run(
     Parameters
     ----------
     task
-        Name of a task; `redx list` shows them.
+        Name of a task, of which `redx list` shows all, or a task of your own; only what is registered by a plugin
+        (`redx.plugins`) is known by its name in other processes.
     preset
         Named settings of the task.
     seeds
@@ -106,7 +109,8 @@ def run(
     address
         Address of a Ray cluster: `auto` or HOST:PORT; without one, Ray is started on this machine.
     **changes
-        Settings that differ from the preset, as `redx.runs.presets.configure` takes them.
+        Options as on the command line (`data`, `text`, `label`, …), and settings that differ from the preset, as
+        `redx.runs.presets.configure` takes them.
 
     Returns
     -------
@@ -122,9 +126,12 @@ def run(
     """
     check_packages()
     check_tracker(track)
-    config = configure(task, preset, assignments, seeds=seeds, **changes)
+    name = use_task(task).name
+    if engine != "local" and not isinstance(task, str):
+        raise RedxError(f"Workers of {engine} know tasks by name; bring '{name}' in a plugin and give its name.")
+    config = configure(name, preset, assignments, seeds=seeds, **changes)
     with open_engine(engine, address, config.device == "cuda") as opened:
-        return run_all([(config, Path(out or Path("runs") / task))], opened, track)[0]
+        return run_all([(config, Path(out or Path("runs") / name))], opened, track)[0]
 
 
 def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str | None = None) -> list[Run]:
@@ -267,7 +274,7 @@ def _with_risk(rules: dict[str, Any], config: RunConfig, folder: Path, examples:
         harm = figures["worst_harm"]
         low, high = exact_interval(round(harm * examples), examples)
         figures["risk"] = {
-            "alpha": max(calibration.risk for calibration in kept),
+            "risk": max(calibration.risk for calibration in kept),
             "confidence": kept[0].confidence,
             "score": kept[0].score,
             "cutoff": fmean(cutoffs) if all(map(math.isfinite, cutoffs)) else None,
@@ -286,7 +293,8 @@ def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[i
     if study is None or study.facts.get("seeds") != list(config.seeds):
         models = {seed: load(folder, seed) for seed in config.seeds}
         banks = {seed: stored.banks for seed, stored in parts.items()}
-        study = importlib.import_module(module).study(config, data, models, banks)
+        compute = importlib.import_module(module).study if isinstance(module, str) else module
+        study = compute(config, data, models, banks)
         write_json(folder / "study.json", dataclasses.asdict(study))
     return study
 

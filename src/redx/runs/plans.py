@@ -26,6 +26,7 @@ from redx.runs.stages import (
     make_base,
     make_decomposer,
     make_experts,
+    make_features,
     make_integration,
     make_parts,
     make_pooled,
@@ -76,12 +77,12 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
         write_json(folder / "model.json", dataclasses.asdict(task.info))
     yield from _stages(stages, base=[call(make_base, data)])
     yield from _stages(stages, shared=[call(make_shared, data)])
+    yield from _stages(stages, features=[call(make_features, data)])
     if "parts" in stages.done:
         if not are_complete(folder.parent, task.seed):
             yield [call(make_parts, data)]
         return stages.done
-    record = functools.partial(stages.record, "features") if "features" not in stages.done else _ignore
-    (prepared,) = yield [call(prepare, data, keep=True, finished=record)]  # again from the cache
+    (prepared,) = yield [call(prepare, data, keep=True)]  # again from the cache
     trained = {"experts": [call(make_experts, prepared, group) for group in task.groups()]}
     if config.of_form("pooled"):
         trained["pooled"] = [call(make_pooled, prepared)]

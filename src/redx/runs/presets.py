@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -11,9 +13,12 @@ from pydantic import ValidationError
 
 from redx.config import RunConfig
 from redx.errors import RedxError
-from redx.runs.options import OPTIONS, apply_assignment, get_setting, leaf_settings, set_setting
-from redx.tasks import get_preset, get_task
+from redx.models.backbones.hub import CHOICE
+from redx.models.encoder import FEATURES
+from redx.runs.options import OPTIONS, apply_assignment, find_keyword, get_setting, leaf_settings, set_setting
+from redx.tasks import Task, get_preset, get_task
 
+NO_TEXT = (FEATURES, "none", "cnn", "cnn-small")  # backbones that read no text
 BANK_FORMS = {  # what `run` chooses: forms of banks
     "red": ("residual", "pooled"),
     "moe": ("standalone", "averaged", "pooled"),
@@ -33,9 +38,10 @@ def configure(task: str, preset: str = "default", assignments: Sequence[str] = (
     assignments
         Settings by their dotted names, such as `base.trunk.depth=3`; they are applied last.
     **changes
-        Settings by name; None leaves a setting as it is. Besides the fields of `RunConfig` and the keywords of
-        `redx.runs.options.OPTIONS` these are: `run`, which chooses the banks (red, moe or all), `file`, the user's own
-        questions or table, and `epochs`, a mapping from base, experts and router.
+        Settings by name; None leaves a setting as it is. These are the options of `redx run TASK` by their names on
+        the command line (`data`, `text`, `label`, `domain`, …) or by the keywords of `redx.runs.options.OPTIONS`, the
+        fields of `RunConfig`, `run`, which chooses the banks (red, moe or all), and `epochs`, a mapping from base,
+        experts and router.
 
     Returns
     -------
@@ -47,12 +53,16 @@ def configure(task: str, preset: str = "default", assignments: Sequence[str] = (
     >>> configure("toy", "quick", ["router.hidden=32"], patience=3).router.hidden
     32
     """
-    settings = get_preset(task, preset).model_dump()
-    wanted = {key: value for key, value in changes.items() if value is not None}
+    settings = get_preset(task, preset).model_dump() | {"task": task}
+    wanted = _keywords({key: value for key, value in changes.items() if value is not None}, get_task(task))
     _apply_changes(settings, wanted)
     for assignment in assignments:
         apply_assignment(settings, assignment)
     _check_combination(settings)
+    from redx.composition.noise import get_noise  # torch takes seconds, which a list of settings need not
+
+    for kind in settings["noise"] if isinstance(settings["noise"], (list, tuple)) else ():
+        get_noise(kind)  # a plugin may bring it
     try:
         return RunConfig.model_validate(settings)
     except ValidationError as error:
@@ -60,6 +70,22 @@ def configure(task: str, preset: str = "default", assignments: Sequence[str] = (
         path = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
         raise RedxError(f"Setting '{path}' is not usable: {message}; see `redx run {task} --help`.") from error
+
+
+def _keywords(wanted: dict[str, Any], task: Task) -> dict[str, Any]:
+    """Return changes by keyword or field, where a user may have named an option as the command line does."""
+    changes = {}
+    for name, value in wanted.items():
+        value = str(value) if isinstance(value, os.PathLike) else value
+        is_section = name in RunConfig.model_fields and not isinstance(value, str)  # router=RouterConfig(…)
+        keyword = None if is_section else find_keyword(name, task)
+        known = name in RunConfig.model_fields or name in ("run", "epochs")
+        if keyword is None and not known:
+            flags = [OPTIONS[one].name or one for one in task.options]
+            near = difflib.get_close_matches(name, [*flags, *RunConfig.model_fields], n=1, cutoff=0.0)
+            raise RedxError(f"Task '{task.name}' has no option '{name}'; did you mean '{near[0]}'?")
+        changes[keyword or name] = value
+    return changes
 
 
 def _apply_changes(settings: dict[str, Any], wanted: dict[str, Any]) -> None:
@@ -89,10 +115,15 @@ def _apply_changes(settings: dict[str, Any], wanted: dict[str, Any]) -> None:
 
 def _check_combination(settings: dict[str, Any]) -> None:
     """Refuse settings that are fine alone and not together."""
+    task, backbone = get_task(settings["task"]), settings["backbone"]
+    if task.text and backbone in NO_TEXT:
+        raise RedxError(f"Task '{task.name}' reads text, which the backbone {backbone} cannot; {CHOICE}.")
+    if backbone != FEATURES and task.presets["default"].backbone == FEATURES:
+        raise RedxError(f"Task '{task.name}' reads features, which need no backbone; leave out --backbone.")
     if settings["integrate"] and "residual/plain" not in settings["banks"]:
         raise RedxError("Stage 4 trains the bank residual/plain, which this run lacks; leave out --integrate.")
     if settings["router"]["shape"] == "keys":
-        if not any(bank["owned"] or bank["controlled"] for bank in settings["banks"].values()):
+        if not any(bank["controlled"] for bank in settings["banks"].values()):
             raise RedxError("The router `keys` reads ownership scores, which the experts of this run lack; choose mlp.")
         if settings["integrate"]:
             raise RedxError("Stage 4 trains a router, and `keys` has nothing to train; leave out --integrate.")

@@ -111,8 +111,7 @@ def _is_needed(name: str, bank_id: BankId, config: RunConfig) -> bool:
         return rule == "base" or BankId(RULES[rule].form, bank) == bank_id
     if part.startswith("experts/"):
         source = config.trained_as(bank_id)
-        bank = config.banks[bank_id]
-        return inner.startswith((f"{source}.", "ownership.") if bank.owned or bank.controlled else f"{source}.")
+        return inner.startswith((f"{source}.", "ownership.") if config.has_ownership else f"{source}.")
     return not colon or part not in ("pooled", "integration")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,25 +13,27 @@ from torch import Tensor
 from redx.composition.evaluation import Banks, evaluate
 from redx.composition.summary import Row
 from redx.config import BankId, RunConfig
-from redx.data.dataset import Data
+from redx.data.dataset import Data, Split
+from redx.data.inputs import READERS
 from redx.io.files import write_tensors
+from redx.io.reading import exists
 from redx.io.safetensors_files import read_tensors
-from redx.models.backbones.image import IdentityEncoder
+from redx.model.model import Model, ModelInfo
 from redx.models.banks import split_bank
 from redx.models.base import Base
 from redx.models.calibration import write_calibration
-from redx.models.composed import Model, ModelInfo
 from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
-from redx.models.placement import place_model
+from redx.models.router import TRAINED
 from redx.runs.folder import load_seed
 from redx.runs.parts import read_parts, write_parts
 from redx.runs.tracking import recorder_of
 from redx.runs.transaction import Transaction, edit, recover
+from redx.tasks import get_task
 from redx.tasks.arithmetic.decomposers import train_decomposer
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
-from redx.training.datasets import SharedData, expert_datasets, select_shared
+from redx.training.datasets import Features, SharedData, expert_datasets, read_features, select_shared
 from redx.training.experts import train_experts
 from redx.training.features import EmbeddedSplits, embed_split, embed_splits
 from redx.training.recording import recording
@@ -74,8 +75,15 @@ class SeedTask:
         """Return the task of one seed."""
         shape = tuple(data.train.inputs.shape[1:])
         belongs = tuple(data.domain_of_classes())
-        info = ModelInfo(data.domains, data.classes, belongs, data.unit, shape, routed=data.domains)
+        reader = get_task(config.task).read
+        reads = next((name for name, known in READERS.items() if known is reader), "")
+        info = ModelInfo(data.domains, data.classes, belongs, data.unit, shape, routed=data.domains, reads=reads)
         return SeedTask(config, seed, folder.absolute(), info, track)
+
+    @property
+    def origin(self) -> dict[str, str]:
+        """Where its experts come from, for their expert.json."""
+        return {"task": self.config.task, "preset": self.config.preset}
 
     def file(self, stage: str) -> Path:
         """Return the file of a stage that writes one."""
@@ -106,7 +114,8 @@ class Prepared:
     fingerprint: dict[str, Any]
 
 
-FILES = ("base", "shared", "pooled", "router", "integration", "decomposer")  # stages that write one file of this name
+# stages that write one file of this name
+FILES = ("base", "shared", "features", "pooled", "router", "integration", "decomposer")
 
 
 def run_stage(task: SeedTask, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -130,13 +139,28 @@ def make_shared(task: SeedTask, data: Data) -> None:
     write_tensors(task.file("shared"), select_shared(data, task.config, task.seed).tensors())
 
 
+def make_features(task: SeedTask, data: Data) -> None:
+    """Compute the features of all splits and keep them in the folder, which then needs the data no more."""
+    base = Base.from_tensors(read_tensors(task.file("base")), build_encoder(task.config))
+    splits = (embed_split(task.config, base, getattr(data, name)) for name in SPLITS)
+    write_tensors(task.file("features"), Features(*splits).tensors())
+
+
+def load_features(folder: Path, config: RunConfig, model: Model, seed: int) -> Features:
+    """Return the features of a seed's splits from its folder; one of an older version needs the data of its task."""
+    if exists(folder / "features.safetensors"):
+        return read_features(folder / "features.safetensors")
+    data = get_task(config.task).load(config, seed)
+    return Features(*(embed_split(config, model.base, getattr(data, name)) for name in SPLITS))
+
+
 def prepare(task: SeedTask, data: Data) -> Prepared:
     """Compute the features of all splits, or read them from the cache."""
     config, seed, info = task.config, task.seed, task.info
     base = Base.from_tensors(read_tensors(task.file("base")), build_encoder(config))
     splits = embed_splits(config, base, data, SharedData.from_tensors(read_tensors(task.file("shared"))), seed)
     fingerprint = fingerprint_base(base, config, info.classes, info.shape)
-    return Prepared(dataclasses.replace(base, encoder=IdentityEncoder()), splits, fingerprint)
+    return Prepared(base.on_features(), splits, fingerprint)
 
 
 def make_experts(task: SeedTask, prepared: Prepared, names: Sequence[str]) -> None:
@@ -145,7 +169,14 @@ def make_experts(task: SeedTask, prepared: Prepared, names: Sequence[str]) -> No
     everything = expert_datasets(info.domains, splits.train, splits.shared, splits.validation)
     datasets = [dataset for dataset in everything if dataset.name in names]
     for expert in train_experts(
-        task.config, datasets, prepared.base, task.seed, info.unit, info.classes, prepared.fingerprint
+        task.config,
+        datasets,
+        prepared.base,
+        task.seed,
+        info.unit,
+        info.classes,
+        prepared.fingerprint,
+        origin=task.origin,
     ):
         expert.save(task.folder / "experts" / expert.name)
 
@@ -191,25 +222,27 @@ def make_parts(task: SeedTask, data: Data) -> None:
     """Compute the parts of the test split."""
     recover(task.folder)  # a worker that was lost may have been writing them
     with edit(task.folder) as transaction:
-        write_test_parts(transaction, load_seed(task.folder, task.config), data)
+        model = load_seed(task.folder, task.config)
+        write_test_parts(transaction, model, embed_split(model.config, model.base, data.test))
 
 
-def parts_of_test(model: Model, data: Data) -> Banks:
-    """Return the parts of every bank of a model on the test split."""
-    test = embed_split(model.config, model.base, data.test)
+def parts_of_test(model: Model, test: Split) -> Banks:
+    """Return the parts of every bank of a model on the features of the test split."""
     domains = model.expert_index(test.domains)
     return {bank_id: model.parts_of(test.inputs, bank_id, test.labels, domains) for bank_id in model.banks}
 
 
-def write_test_parts(transaction: Transaction, model: Model, data: Data) -> None:
+def write_test_parts(transaction: Transaction, model: Model, test: Split) -> None:
     """Compute the parts of the test split for the experts that a model has now, and write them on commit."""
+    if model.router is not None:
+        model.routing = TRAINED  # the experts may have changed since the model was read
     model.route_by_keys_if_needed()  # until the router is retrained
-    place_model(model, model.config.device)
+    model.place(model.config.device)
     if model.config.controlled_bank:
         files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
         write_calibration(*files, model.calibrated())
     names = model.domain_names, len(model.experts), model.classes
-    write_parts(transaction.new("parts"), parts_of_test(model, data), *names)
+    write_parts(transaction.new("parts"), parts_of_test(model, test), *names)
 
 
 def evaluate_seed(config: RunConfig, folder: Path, seed: int) -> list[Row]:

@@ -15,7 +15,7 @@ from redx.composition.evaluation import certify
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import Rule, contributing
 from redx.errors import RedxError
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.serve.adversary import reachable_classes, why_safe, worst_router
 from redx.serve.loaded import LoadedRun
 from redx.serve.queries import Options, Query, ordered_weights
@@ -128,11 +128,10 @@ def _describe(loaded: LoadedRun, model: Model, batch: _Batch) -> list[Answer]:
         batch.radius.tolist(),
         strict=True,
     )
-    belongs, domains = model.info.belongs, model.info.domains
     return [
         {
             "answer": loaded.label(predicted),
-            "range": domains[belongs[predicted]] if model.classes and belongs[predicted] >= 0 else None,
+            "range": model.domain_of_answer(predicted),
             "base": loaded.label(base),
             "expert": batch.names[first],
             "weights": dict(zip(batch.names, weights, strict=True)),

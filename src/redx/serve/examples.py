@@ -22,9 +22,9 @@ from redx.io.reading import read_json
 from redx.runs.diff import SplitAnswers, compare_answers
 from redx.runs.folder import DataFile
 from redx.runs.parts import read_parts
+from redx.runs.stages import load_features
 from redx.serve.loaded import LoadedRun
 from redx.serve.queries import Setting
-from redx.training.features import embed_split
 
 KEPT = 8  # settings whose table or comparison stays in memory
 FILTERS = ("all", "fragile", "helped", "harmed", "wrong")
@@ -111,7 +111,7 @@ class ExampleSet:
                 return
             loaded = self.loaded
             try:
-                split = loaded.task.load(loaded.model.config, loaded.seed).test
+                split = loaded.task.load(loaded.config, loaded.seed).test
                 known: DataFile = read_json(loaded.folder / "data.json", DataFile)
                 digest = known.sha256.get(str(loaded.seed), {}).get("test")
                 if digest is not None and digest != split.digest():
@@ -154,7 +154,8 @@ class ExampleSet:
 
     def _embedded(self) -> Split:
         if self._features is None:
-            self._features = embed_split(self.loaded.model.config, self.loaded.model.base, self.raw)
+            folder = self.loaded.folder / f"seed-{self.loaded.seed}"
+            self._features = load_features(folder, self.loaded.config, self.loaded.model, self.loaded.seed).test
         return self._features
 
     def parts(self, setting: Setting) -> Parts:
@@ -190,8 +191,8 @@ class ExampleSet:
             with self.loaded.asking(setting) as model:
                 rule, names = model.rule_and_bank()[0], model.domain_names
             certified = certify(rule, parts)
-            base = predicted_classes(parts.base)
-            return Table(rule, certified.predicted, certified.radius, base, parts.labels, parts.domains, names)
+            base, labels, domains = predicted_classes(parts.base), parts.true_labels(), parts.true_domains()
+            return Table(rule, certified.predicted, certified.radius, base, labels, domains, names)
 
         return self._tables.get(setting, compute)
 
@@ -202,7 +203,7 @@ class ExampleSet:
             everything = Setting(setting.rule, setting.router, (), setting.risk)
             before, after, test = self.answers(everything), self.answers(setting), self._embedded()
             model = self.loaded.model
-            comparison = compare_answers(before, after, model, test, model.config.epsilons)
+            comparison = compare_answers(before, after, model, test, self.loaded.config.epsilons)
             shown = comparison["examples"][:MAX_ROWS]
             if self.loaded.kind == "text":
                 for flip, text in zip(shown, self.inputs([flip["row"] for flip in shown]), strict=True):

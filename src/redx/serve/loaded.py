@@ -12,29 +12,19 @@ from typing import Any
 
 from torch import Tensor
 
+from redx.composition.risk import RiskControl
 from redx.composition.rules import RULES, RuleId, get_rule
+from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.hashing import hash_tensors
-from redx.models.calibration import Calibration
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.models.router import KEYS, TRAINED
-from redx.runs.folder import choose_seed, load_seed
+from redx.runs.folder import choose_seed, load_seed, task_of
 from redx.runs.transaction import consistently, read_version
 from redx.serve.queries import Kind, Setting
-from redx.tasks import get_task
 
 MAX_KEPT = 32  # calibrations of other sets of experts, and cut-offs of abstention
 ABSTAIN = 0.05  # rate of false abstentions on the page
-RULE_HELP = {
-    "base": "the base alone",
-    "red": "base + routed residuals",
-    "sum": "base + all residuals",
-    "fixed": "base + mean residual",
-    "moe": "standalone heads, routed",
-    "uniform": "standalone heads, averaged",
-    "global": "one head on all data",
-    "average": "parameters averaged",
-}
 
 
 def redx_version() -> str:
@@ -54,16 +44,18 @@ class LoadedRun:
         The run folder, as the user gave it.
     seed
         The seed.
+    config
+        Settings of the run.
     model
-        Its model.
+        The model of the seed.
     version
         How often the folder of the seed had been changed when the model was read.
     """
 
-    def __init__(self, folder: Path, seed: int, model: Model, version: int) -> None:
-        self.folder, self.seed, self.model, self.version = folder, seed, model, version
-        self.task = get_task(model.config.task)
-        self._calibrations: dict[tuple[str, ...], Calibration] = {}
+    def __init__(self, folder: Path, seed: int, config: RunConfig, model: Model, version: int) -> None:
+        self.folder, self.seed, self.config, self.model, self.version = folder, seed, config, model, version
+        self.task = task_of(config)
+        self._calibrations: dict[tuple[str, ...], RiskControl] = {}
         self._familiarity: dict[float, tuple[Callable[[Tensor], Tensor], float]] = {}
 
     @staticmethod
@@ -74,7 +66,7 @@ class LoadedRun:
 
         def load() -> LoadedRun:
             model = load_seed(seed_folder, config)
-            loaded = LoadedRun(folder, number, model, read_version(seed_folder))
+            loaded = LoadedRun(folder, number, config, model, read_version(seed_folder))
             _ = loaded.hashes  # every tensor is read now, before the folder can change
             return loaded
 
@@ -132,7 +124,7 @@ class LoadedRun:
         banks = self.model.banks
         entries = []
         for name, rule in RULES.items():
-            if "oracle" in name:
+            if rule.knows_domain:
                 continue  # these know the true domain, which a question does not
             main = self.model.config.main_bank(rule.form)
             choices = [RuleId(name)] if main in banks else []
@@ -144,7 +136,7 @@ class LoadedRun:
                 entries.append(
                     {
                         "name": str(choice),
-                        "about": RULE_HELP.get(name, ""),
+                        "about": rule.hint or rule.about,
                         "adversary": rule.adversary,
                         "controlled": bool(settings and settings.controlled and name != "base"),
                     }
@@ -161,7 +153,7 @@ class LoadedRun:
             Where there is no such rule, router or expert, or the calibration examples do not support the risk.
         """
         model, before = self.model, self.model.calibration
-        if setting.rule and "oracle" in get_rule(RuleId.parse(setting.rule).rule).name:
+        if setting.rule and get_rule(RuleId.parse(setting.rule).rule).knows_domain:
             raise RedxError(f"The rule {setting.rule!r} needs the true domain of an input; choose one such as red.")
         if setting.router == TRAINED and model.router is None:
             raise RedxError(f"This run has no trained router; leave out router, or give {KEYS}.")
@@ -177,7 +169,7 @@ class LoadedRun:
         finally:
             model.calibration = before
 
-    def calibration(self, setting: Setting) -> Calibration:
+    def calibration(self, setting: Setting) -> RiskControl:
         """Return the calibration of the experts that the model has now, at the risk of a setting."""
         names = self.model.experts.names
         if names not in self._calibrations:

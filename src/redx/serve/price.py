@@ -11,12 +11,12 @@ from torch import Tensor
 
 from redx.composition.evaluation import certify, worst_harm
 from redx.composition.parts import Parts, predicted_classes
+from redx.composition.risk import RiskControl
 from redx.composition.rules import Rule
 from redx.errors import RedxError
-from redx.models.calibration import Calibration
 
 
-def price_of_safety(rule: Rule, parts: Parts, calibration: Calibration) -> dict[str, Any]:
+def price_of_safety(rule: Rule, parts: Parts, calibration: RiskControl) -> dict[str, Any]:
     """Return the exact figures of a rule at every cut-off that some risk leads to.
 
     Parameters
@@ -54,7 +54,7 @@ def price_of_safety(rule: Rule, parts: Parts, calibration: Calibration) -> dict[
         previous = cutoff
         if cutoff == -math.inf:
             break
-    base = float((predicted_classes(parts.base) == parts.labels).double().mean())
+    base = float((predicted_classes(parts.base) == parts.true_labels()).double().mean())
     return {
         "rule": rule.name,
         "risk": calibration.risk,
@@ -98,7 +98,7 @@ class _StepCounts:
         ordered = parts.confidences.sort(descending=True, dim=-1)
         rank = ordered.indices.argsort(-1)  # (N, K): 0 for the most confident expert
         reached = (parts.confidences > lowest).sum(-1)  # (N,): how many experts some finite cut-off lets contribute
-        right = predicted_classes(parts.base) == parts.labels
+        right = predicted_classes(parts.base) == parts.true_labels()
         states = [torch.stack([right, right, torch.zeros_like(right)], -1).double()]  # no expert: the base itself
         for active in range(1, parts.experts + 1):
             state = states[-1].clone()
@@ -123,6 +123,6 @@ def _figures(rule: Rule, parts: Parts, active: Tensor) -> Tensor:
     """Return which examples are right, right under any router, and harmed, where only these experts contribute."""
     shown = replace(parts, residuals=parts.residuals * active[..., None], cutoffs=None)
     certified = certify(rule, shown)
-    right = certified.predicted == parts.labels
+    right = certified.predicted == parts.true_labels()
     worst = right & (certified.radius >= 1)
     return torch.stack([right, worst, worst_harm(shown, certified)], -1).double()  # (N, 3)

@@ -1,7 +1,11 @@
-"""Tasks: what a task is, and the registry of all tasks. Every task package lists its own in `task.TASKS`."""
+"""Tasks: what a task is, and the registry of all tasks, which others can join.
+
+A task package of redx lists its own in `task.TASKS`; a package from outside calls `redx.tasks.TASKS.register`.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from redx.config import BankConfig, BankId, RunConfig
 from redx.data.dataset import Data
 from redx.errors import RedxError
+from redx.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,11 +38,21 @@ class Task:
     read
         Takes a user's inputs to the tensor that the network reads, (N, …).
     study
-        Module whose `study(config, data, models, parts)` returns tables and figures of further experiments.
+        `study(config, data, models, parts)`, or the name of a module that has it: it returns tables and figures of
+        further experiments.
     text
         Whether a user's inputs are texts.
     options
         Options of `redx run` that it reads: keywords of `redx.runs.options`.
+
+    Examples
+    --------
+    A task of your own starts from the settings of another, and can be run as it is:
+
+    >>> import redx
+    >>> preset = get_preset("features", "quick").model_copy(update={"task": "mine"})
+    >>> mine = Task("mine", "My own data.", {"default": preset}, load_mine, read_mine)  # doctest: +SKIP
+    >>> redx.run(mine)  # doctest: +SKIP
     """
 
     name: str
@@ -45,7 +60,7 @@ class Task:
     presets: dict[str, RunConfig]
     load: Callable[[RunConfig, int], Data]
     read: Callable[[Sequence[Any] | Tensor], Tensor]
-    study: str | None = None
+    study: str | Callable[..., Any] | None = None
     text: bool = False
     options: tuple[str, ...] = ()
 
@@ -56,15 +71,33 @@ class Task:
         return f"redx run {self.name}{data} --seed 0 --seed 1 --seed 2"
 
 
-def tasks() -> dict[str, Task]:
-    """Return all tasks by name; a new task package is listed here."""
-    from redx.tasks.arithmetic.task import TASKS as ARITHMETIC
-    from redx.tasks.custom.task import TASKS as CUSTOM
-    from redx.tasks.intents.task import TASKS as INTENTS
-    from redx.tasks.mnist.task import TASKS as MNIST
-    from redx.tasks.toy.task import TASKS as TOY
+def _register_own() -> None:
+    """Register the tasks of redx; a new task package is listed here."""
+    for package in ("arithmetic", "mnist", "intents", "custom", "toy"):
+        for name, task in importlib.import_module(f"redx.tasks.{package}.task").TASKS.items():
+            TASKS.register(name, task)
 
-    return {**ARITHMETIC, **MNIST, **INTENTS, **CUSTOM, **TOY}
+
+TASKS: Registry[Task] = Registry("task", _register_own)
+_given: dict[str, Task] = {}  # tasks that were given as objects, which may be given anew
+
+
+def use_task(task: str | Task) -> Task:
+    """Return a task by name; one that is given as an object is registered, so that its run can be loaded by name.
+
+    Raises
+    ------
+    RedxError
+        Where there is no such task, or another task has the name of the object.
+    """
+    if isinstance(task, str):
+        return TASKS[task]
+    if not isinstance(task, Task):
+        raise RedxError(f"{task!r:.100} is no task; give the name of one, or an object of redx.tasks.Task.")
+    if task.name in _given and task.name in TASKS and TASKS[task.name] is _given[task.name]:
+        TASKS.unregister(task.name)  # a notebook defines it anew
+    _given[task.name] = TASKS.register(task.name, task)
+    return task
 
 
 def get_task(name: str) -> Task:
@@ -90,9 +123,7 @@ def get_task(name: str) -> Task:
     >>> sorted(get_task("toy").presets)
     ['default', 'quick']
     """
-    if name not in tasks():
-        raise RedxError(f"There is no task {name!r}; choose one of {', '.join(tasks())}.")
-    return tasks()[name]
+    return TASKS[name]
 
 
 def get_preset(name: str, preset: str) -> RunConfig:
@@ -106,15 +137,15 @@ def get_preset(name: str, preset: str) -> RunConfig:
 def compared_banks(plain: BankConfig, anchored: BankConfig, head: BankConfig) -> dict[BankId, BankConfig]:
     """Return the banks that every report compares.
 
-    These are residual and standalone experts, plain and anchored, and anchored residual experts with cut-offs: those of
-    risk control, and for comparison one on each expert's ownership score.
+    These are residual and standalone experts, plain and anchored, and anchored residual experts with the cut-off of
+    risk control.
     """
-    same = {"of": BankId("residual", "anchored")}
     return {
         BankId("residual", "plain"): plain,
         BankId("residual", "anchored"): anchored,
-        BankId("residual", "risk"): anchored.model_copy(update={**same, "controlled": True}),
-        BankId("residual", "owned"): anchored.model_copy(update={**same, "owned": True}),
+        BankId("residual", "risk"): anchored.model_copy(
+            update={"of": BankId("residual", "anchored"), "controlled": True}
+        ),
         BankId("standalone", "plain"): head,
         BankId("standalone", "anchored"): head.model_copy(update={"anchor": "truth"}),
     }

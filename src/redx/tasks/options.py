@@ -1,7 +1,7 @@
 """Groups of options that tasks read; the keywords are those of `redx.runs.options`."""
 
 TRAINING = ("routing", "batch", "virtual_batch", "epochs_experts", "epochs_router", "patience", "study")
-RISK = ("risk", "confidence", "score", "alpha")
+RISK = ("risk", "confidence", "score")
 BASE = ("device", "share", "limit", *RISK, *TRAINING, "epochs_base", "integrate")
 TABLE = ("file", "text", "label", "domain", "split_column", "clusters", "split")
 TRUNK = ("trunk", "depth")

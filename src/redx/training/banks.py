@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from redx.config import BankConfig, BankId, OwnershipConfig, RunConfig, TrainingConfig
+from redx.config import BankConfig, BankId, ModelConfig, OwnershipConfig, TrainingConfig
 from redx.data.dataset import Split
 from redx.models.banks import (
     Bank,
@@ -22,8 +22,6 @@ from redx.models.banks import (
     split_bank,
 )
 from redx.models.base import Base
-from redx.models.ownership import OwnershipScorer
-from redx.models.router import NetworkRouter
 from redx.models.value_bank import ValueBank
 from redx.seeding import generator
 from redx.training.closed_form import fit_bank
@@ -70,7 +68,7 @@ def train_bank(
     Bank
         The trained experts as one stack.
     """
-    datasets, base = [data.to(device) for data in datasets], base.features_to(device)
+    datasets, base = [data.to(device) for data in datasets], base.on_features(device)
     bank = build_bank(config, len(datasets), base).to(device)
     if isinstance(bank, ValueBank) and config.fit == "ridge":
         return fit_values(bank.cpu(), config, datasets)
@@ -175,17 +173,12 @@ def _margin(logits: Tensor, labels: Tensor) -> Tensor:
 def train_ownership(
     config: OwnershipConfig, datasets: Sequence[ExpertData], base: Base, seed: int, device: str = "cpu"
 ) -> list[dict[str, Tensor]]:
-    """Train every expert's ownership score; return its tensors, with the scores of its calibration examples."""
+    """Train every expert's ownership score; return its tensors."""
     if config.score == "classes":
         scorers = split_bank(train_bank(OWNERSHIP, config.bank, datasets, base, seed, 1.0, device))
         classes = [torch.zeros(base.outputs).index_fill(0, data.own.labels.unique(), 1) for data in datasets]
-        tensors = [scorer | {"classes": own} for scorer, own in zip(scorers, classes, strict=True)]
-    else:
-        tensors = split_bank(train_scorers(config.bank, datasets, base, seed, device))
-    return [
-        scorer | {"calibration": OwnershipScorer(config, scorer, base).scores(data.calibration.inputs).sort().values}
-        for scorer, data in zip(tensors, datasets, strict=True)
-    ]
+        return [scorer | {"classes": own} for scorer, own in zip(scorers, classes, strict=True)]
+    return split_bank(train_scorers(config.bank, datasets, base, seed, device))
 
 
 def train_scorers(
@@ -214,10 +207,10 @@ def train_scorers(
 
 
 def train_pooled(
-    config: RunConfig, base: Base, train: Split, validation: Split, seed: int, unit: float
+    config: ModelConfig, base: Base, train: Split, validation: Split, seed: int, unit: float
 ) -> dict[str, Tensor]:
     """Train the non-modular references, one head per pooled bank on all data; return tensors by `BANK.tensor`."""
-    everything = ExpertData("pooled", train, train, validation, validation)
+    everything = ExpertData("pooled", train, train, validation)
     heads = {
         bank_id: train_bank(bank_id, bank, [everything], base, seed, unit, config.device)
         if bank.fit == "gradient" or bank.predicts_value
@@ -232,15 +225,15 @@ def train_pooled(
 def train_jointly(
     config: TrainingConfig,
     bank: Bank,
-    router: NetworkRouter,
+    router: nn.Module,
     base: Base,
     split: Split,
     seed: int,
     device: str = "cpu",
-) -> tuple[Bank, NetworkRouter]:
+) -> tuple[Bank, nn.Module]:
     """Train copies of residual experts and router together on the data of all domains: stage 4 of the papers."""
     bank, router = copy.deepcopy(bank).to(device), copy.deepcopy(router).to(device)
-    base, split = base.features_to(device), split.to(device)
+    base, split = base.on_features(device), split.to(device)
     count = next(bank.parameters()).shape[0]
 
     def loss(rows: Tensor) -> Tensor:

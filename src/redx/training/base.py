@@ -7,11 +7,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from redx.composition.abstention import class_means
-from redx.config import BaseConfig, RunConfig, TrainingConfig
+from redx.config import BaseConfig, ModelConfig, TrainingConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
-from redx.models.backbones.base import Encoder
-from redx.models.backbones.image import IdentityEncoder
+from redx.models.backbones.base import Encoder, IdentityEncoder
 from redx.models.base import Base
 from redx.models.encoder import FeatureEncoder, build_encoder
 from redx.models.trunks import MLPTrunk, TokenSum
@@ -23,7 +22,7 @@ from redx.training.loop import train
 START = 10.0  # logit of an example of usual size that points along the mean of a class, before training
 
 
-def train_base(config: RunConfig, data: Data, seed: int) -> Base:
+def train_base(config: ModelConfig, data: Data, seed: int) -> Base:
     """Return the base of a run: the one that the task gives, or one trained on the shared subset.
 
     Parameters
@@ -40,7 +39,7 @@ def train_base(config: RunConfig, data: Data, seed: int) -> Base:
         return Base(IdentityEncoder(), weight, bias, torch.zeros(len(weight)), torch.ones(len(weight)))
     shared = data.train.only(shared_rows(data, config.base.share, seed, config.base.least))
     validation = data.validation.only(split_validation(data, config.ownership.calibration, seed)[0])
-    _seed_everything(seed)
+    seed_everything(seed)
     encoder = build_encoder(config)
     shared, validation = (
         Split(encoder.read(split.inputs), split.labels, split.domains) for split in (shared, validation)
@@ -51,9 +50,20 @@ def train_base(config: RunConfig, data: Data, seed: int) -> Base:
 
 def train_feature_base(training: TrainingConfig, shared: Split, hidden: int, classes: int, seed: int) -> Base:
     """Return a base for standardised features, (N, F): one hidden layer and the classifier; for the estimator."""
-    _seed_everything(seed)
+    seed_everything(seed)
     encoder = FeatureEncoder(MLPTrunk(shared.inputs.shape[1], hidden, 1, beside=True))
     return fit_base(encoder, BaseConfig(training=training), shared, None, classes, seed)
+
+
+def fit_encoder(encoder: Encoder, config: BaseConfig, shared: Split, outputs: int, seed: int, device: str) -> Base:
+    """Return the base of an untrained encoder, fitted to the shared subset as `encoder.read` returns its inputs."""
+    encoder.fit(shared.inputs)
+    return fit_base(encoder, config, shared, None, outputs, seed, device)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed torch's global generator, from which modules draw their initial weights."""
+    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))
 
 
 def fit_base(
@@ -149,8 +159,3 @@ def start_from_means(encoder: Encoder, classifier: nn.Linear, shared: Split) -> 
         labels = shared.labels.to(weight.device)
         weight[labels.unique()] = class_means(features, labels) * (START / weight.shape[1] ** 0.5)
         classifier.bias.zero_()
-
-
-def _seed_everything(seed: int) -> None:
-    """Seed torch's global generator, from which modules draw their initial weights."""
-    torch.manual_seed(int(torch.randint(2**31, (1,), generator=generator(seed, "base"))))

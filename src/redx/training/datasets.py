@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from redx.config import RunConfig
+from redx.config import ModelConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
 from redx.io.files import without_prefix
@@ -18,6 +18,32 @@ from redx.io.safetensors_files import read_tensors
 from redx.seeding import generator
 
 BATCH = 1000  # inputs that go through an encoder at once
+
+
+@dataclass(frozen=True)
+class Features:
+    """The splits of a run as the features that its base computes; `features.safetensors` holds them."""
+
+    train: Split
+    validation: Split
+    test: Split
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, to be saved."""
+        splits = vars(self).items()  # the splits may be views of one tensor, which a file cannot hold
+        return {f"{part}.{name}": value.clone() for part, split in splits for name, value in vars(split).items()}
+
+
+def read_features(path: Path) -> Features:
+    """Return the features in a file."""
+    tensors = read_tensors(path)
+    with guarded(path, "does not hold the features of a run", "repeat the run"):
+        splits = [Split(**without_prefix(tensors, part)) for part in ("train", "validation", "test")]
+        for split in splits:
+            indices = (split.labels, split.domains)
+            if any(index.shape != split.inputs.shape[:1] for index in indices) or split.domains.dtype != torch.int64:
+                raise ValueError("its tensors do not describe the same examples")
+    return Features(*splits)
 
 
 @dataclass(frozen=True)
@@ -34,20 +60,16 @@ class ExpertData:
         Examples of the shared subset outside its domain, on which it must keep the base's answers.
     validation
         Validation examples of its own domain, for early stopping and metrics.
-    calibration
-        Held-out examples outside its domain that set its cut-off; it is not trained on them.
     """
 
     name: str
     own: Split
     anchors: Split
     validation: Split
-    calibration: Split
 
     def to(self, device: str) -> ExpertData:
         """Return the same data on another device."""
-        splits = (split.to(device) for split in (self.own, self.anchors, self.validation, self.calibration))
-        return ExpertData(self.name, *splits)
+        return ExpertData(self.name, *(split.to(device) for split in (self.own, self.anchors, self.validation)))
 
 
 @dataclass(frozen=True)
@@ -59,7 +81,7 @@ class SharedData:
     anchors
         The shared subset of the training data.
     calibration
-        Held-out examples that set cut-offs.
+        Held-out examples that set the cut-off of risk control.
     """
 
     anchors: Split
@@ -68,8 +90,7 @@ class SharedData:
     def for_expert(self, name: str, own: Split, validation: Split, domains: Sequence[str]) -> ExpertData:
         """Return the data of one expert; shared examples of its own domain are left out of its anchors."""
         index = domains.index(name) if name in domains else -1
-        anchors, calibration = (_where(split, split.domains != index) for split in (self.anchors, self.calibration))
-        return ExpertData(name, own, anchors, validation, calibration)
+        return ExpertData(name, own, _where(self.anchors, self.anchors.domains != index), validation)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, to be saved."""
@@ -83,9 +104,8 @@ class SharedData:
         return SharedData(anchors, calibration)
 
 
-def read_shared(folder: Path) -> SharedData:
-    """Return the shared data of a seed's folder."""
-    path = folder / "shared.safetensors"
+def read_shared(path: Path) -> SharedData:
+    """Return the shared data in a file."""
     tensors = read_tensors(path)
     with guarded(path, "is no shared subset", "repeat the run"):
         shared = SharedData.from_tensors(tensors)
@@ -106,14 +126,14 @@ def shared_rows(data: Data, share: float, seed: int, least: int = 0) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def split_validation(data: Data, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the validation rows for choices (early stopping, tuning) and those for conformal cut-offs alone."""
+def split_validation(data: Data | Features, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the validation rows for choices (early stopping, tuning) and those for risk control alone."""
     rows = torch.randperm(len(data.validation), generator=generator(seed, "calibration"))
     cut = round((1 - calibration) * len(rows))
     return rows[:cut].sort().values, rows[cut:].sort().values
 
 
-def select_shared(data: Data, config: RunConfig, seed: int) -> SharedData:
+def select_shared(data: Data, config: ModelConfig, seed: int) -> SharedData:
     """Return the shared data of a run, as raw inputs."""
     _, calibration = split_validation(data, config.ownership.calibration, seed)
     anchors = shared_rows(data, config.base.share, seed, config.base.least)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,13 +10,12 @@ from torch import Tensor
 
 from redx.composition.abstention import class_means
 from redx.composition.parts import predicted_classes
-from redx.config import BankId, RunConfig
+from redx.config import BankId, ModelConfig
 from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.models.banks import Bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.expert import Expert
-from redx.models.ownership import OwnershipScorer
 from redx.training.banks import train_bank, train_ownership
 from redx.training.datasets import ExpertData
 
@@ -25,7 +23,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def train_experts(
-    config: RunConfig,
+    config: ModelConfig,
     datasets: Sequence[ExpertData],
     base: Base,
     seed: int,
@@ -33,13 +31,14 @@ def train_experts(
     classes: Sequence[str],
     fingerprint: dict[str, Any],
     dtype: str = "float32",
+    origin: Mapping[str, Any] | None = None,
 ) -> list[Expert]:
     """Train one expert per dataset; none depends on the others.
 
     Parameters
     ----------
     config
-        Settings of the run: which banks every expert is part of.
+        Settings of the model: which banks every expert is part of.
     datasets
         The data of each expert, as features.
     base
@@ -54,6 +53,8 @@ def train_experts(
         Fingerprint of the base, which every expert carries along.
     dtype
         Precision that the expert's tensors are stored in.
+    origin
+        Where they come from, such as the task and preset of a run, for expert.json.
 
     Returns
     -------
@@ -74,8 +75,7 @@ def train_experts(
             "schema": 1,
             "domain": data.name,
             "kind": "residual and standalone heads" if any(key.corrects_base for key in banks) else "standalone heads",
-            "task": config.task,
-            "preset": config.preset,
+            **(origin or {}),
             "seed": seed,
             "classes": [classes[label] for label in data.own.labels.unique().tolist()] if classes else [],
             **({"new_classes": list(new)} if (new := classes[base.known :]) else {}),
@@ -86,8 +86,7 @@ def train_experts(
             "base": fingerprint,
         }
         if has_ownership:
-            scorer = OwnershipScorer(config.ownership, tensors["ownership"][index], base)
-            info["ownership"] = _describe_ownership(config, data, scorer)
+            info["ownership"] = {"score": config.ownership.score}
         mine = {f"{key}.{name}": value for key, files in tensors.items() for name, value in files[index].items()}
         if new:  # what their examples look like, so that a model does not take them for strangers
             rows = (data.own.labels >= base.known).nonzero()[:, 0]
@@ -96,10 +95,10 @@ def train_experts(
     return experts
 
 
-def measure_expert(expert: Expert, config: RunConfig, data: ExpertData, base: Base, unit: float) -> Expert:
-    """Return an expert from outside with everything measured anew on the run's own data.
+def measure_expert(expert: Expert, config: ModelConfig, data: ExpertData, base: Base, unit: float) -> Expert:
+    """Return an expert from outside with metrics measured anew on the run's own data.
 
-    Metrics, calibration scores and cut-off that its file brings along are replaced.
+    The metrics that its file brings along are replaced.
 
     Parameters
     ----------
@@ -119,14 +118,12 @@ def measure_expert(expert: Expert, config: RunConfig, data: ExpertData, base: Ba
     for bank_id, bank in banks.items():
         if not bool(run_bank(bank, data.anchors.inputs).isfinite().all()):
             raise RedxError(f"Expert {expert.name!r} gives NaN or infinity in the bank {bank_id}; train it anew.")
-    tensors, info = expert.tensors(), dict(expert.info)
+    info = dict(expert.info)
     info["metrics"] = _metrics(data.validation, banks, 0, expert.extended(base), unit)
     if config.has_ownership:
-        scorer = expert.ownership(config.ownership, base)
-        scorer.calibration = scorer.scores(data.calibration.inputs).sort().values
-        tensors["ownership.calibration"] = scorer.calibration
-        info["ownership"] = _describe_ownership(config, data, scorer)
-    return Expert(info, tensors)
+        expert.ownership(config.ownership, base)  # refused where it brings none that fits
+        info["ownership"] = {"score": config.ownership.score}
+    return Expert(info, expert.tensors())
 
 
 def _to_dtype(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:
@@ -145,16 +142,3 @@ def _metrics(split: Split, banks: Mapping[BankId, Bank], index: int, base: Base,
         outputs = run_bank(bank, split.inputs)[:, index]
         metrics[str(bank_id)] = accuracy(logits + outputs if bank_id.corrects_base else outputs)
     return metrics
-
-
-def _describe_ownership(config: RunConfig, data: ExpertData, scorer: OwnershipScorer) -> dict[str, Any]:
-    alpha = config.ownership.alpha
-    cutoff = scorer.cutoff(alpha)
-    active = scorer.is_active(data.validation.inputs, alpha).double()
-    return {
-        "score": config.ownership.score,
-        "alpha": alpha,
-        "cutoff": cutoff if math.isfinite(cutoff) else None,  # None: too few held-out examples, so it is never active
-        "calibration": len(data.calibration),
-        "speaks": float(active.mean()) if len(active) else None,  # share of its own domain on which it is active
-    }

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from redx.config import RunConfig
+from redx.config import ModelConfig
 from redx.data.dataset import Data, Split
 from redx.io.feature_cache import cached_rows
 from redx.io.hardware import usable_device
 from redx.io.hashing import hash_tensors
 from redx.io.progress import progress
+from redx.models.backbones.base import IdentityEncoder
 from redx.models.base import Base
 from redx.training.datasets import BATCH, SharedData, concatenate, distorted_copy, split_validation
 
@@ -27,9 +28,9 @@ class EmbeddedSplits:
     validation: Split
 
 
-def embed_split(config: RunConfig, base: Base, split: Split) -> Split:
+def embed_split(config: ModelConfig, base: Base, split: Split) -> Split:
     """Return a split with the base's features as inputs, (N, E)."""
-    if config.backbone == "none":
+    if type(base.encoder) is IdentityEncoder:
         return split
     name = hash_tensors(base.tensors(), base.encoder.mark, split.digest())
 
@@ -44,7 +45,7 @@ def embed_split(config: RunConfig, base: Base, split: Split) -> Split:
     return Split(cached_rows(name, len(split), encode), split.labels, split.domains)
 
 
-def _encode(config: RunConfig, base: Base, inputs: Tensor) -> Iterator[Tensor]:
+def _encode(config: ModelConfig, base: Base, inputs: Tensor) -> Iterator[Tensor]:
     """Yield the features of inputs in batches, (B, E)."""
     device = usable_device(config.device)
     moved = base.to(device)
@@ -70,14 +71,14 @@ def distinct_rows(inputs: Tensor) -> tuple[Tensor, Tensor]:
     return inputs[[first[number] for number in range(len(numbers))]], torch.tensor(index, dtype=torch.long)
 
 
-def embed_shared(config: RunConfig, base: Base, shared: SharedData, seed: int) -> SharedData:
+def embed_shared(config: ModelConfig, base: Base, shared: SharedData, seed: int) -> SharedData:
     """Return the shared data as features; anchors include distorted copies where the settings ask for them."""
     copies = (distorted_copy(shared.anchors, seed, number) for number in range(config.base.copies))
     anchors = [embed_split(config, base, split) for split in (shared.anchors, *copies)]
     return SharedData(concatenate(anchors), embed_split(config, base, shared.calibration))
 
 
-def embed_splits(config: RunConfig, base: Base, data: Data, shared: SharedData, seed: int) -> EmbeddedSplits:
+def embed_splits(config: ModelConfig, base: Base, data: Data, shared: SharedData, seed: int) -> EmbeddedSplits:
     """Return the training data, the shared data and validation for choices as features."""
     train, validation = (embed_split(config, base, split) for split in (data.train, data.validation))
     choices, _ = split_validation(data, config.ownership.calibration, seed)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from redx.config import RunConfig
+from redx.config import ModelConfig
 from redx.data.dataset import Data
 from redx.data.text import unpack_texts
 
 
-def count_passes(config: RunConfig, data: Data) -> dict[str, int]:
+def count_passes(config: ModelConfig, data: Data) -> dict[str, int]:
     """Return how many texts go through the frozen part, and how many would without kept features.
 
     A loop on raw text sends every example of every epoch through the frozen blocks: base on the shared subset, one bank

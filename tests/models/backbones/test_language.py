@@ -197,7 +197,7 @@ def test_a_cache_of_another_backbone_is_refused(qwen: Path, tmp_path: Path) -> N
     about = json.loads((theirs.cache.folder / "about.json").read_text())
     assert about["backbone"] == "qwen"
     theirs.cache.folder.rename(theirs.cache.folder.with_name(ours.cache.folder.name))
-    with pytest.raises(RedxError, match=r"another backbone \(fingerprint differ\); delete .* `redx cache clear`"):
+    with pytest.raises(RedxError, match=r"another backbone \(fingerprint differ\); clear all .* `redx cache clear`"):
         FrozenLM(qwen, (1,), "mean").read(["a"])
 
 

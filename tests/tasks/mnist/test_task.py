@@ -73,7 +73,7 @@ def test_a_run_on_real_images(run: redx.Run) -> None:
     assert {
         "red/plain",
         "red/anchored",
-        "red/owned",
+        "red/risk",
         "moe/plain",
         "moe/anchored",
         "global/linear",
@@ -82,10 +82,9 @@ def test_a_run_on_real_images(run: redx.Run) -> None:
     assert rules["red"] == rules["red/risk"]
     assert rules["red/integrated"]["accuracy"] != rules["red/plain"]["accuracy"]
     assert rules["base"]["accuracy"]["mean"] > 0.5
-    assert rules["red/owned"]["certified"]["1"] >= rules["red/plain"]["certified"]["1"]
+    assert rules["red/risk"]["certified"]["1"] >= rules["red/plain"]["certified"]["1"]
     assert 0 <= rules["red"]["ece"] <= 1
     assert run.summary["data"]["seen_in_train"] == 0
-    assert "price_of_safety" in run.summary["study"]
     file = json.loads((run.folder / "data.json").read_text())
     assert len(file["sha256"]["0"]["test"]) == 64
 

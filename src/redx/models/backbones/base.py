@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 class Encoder(nn.Module):
     """From inputs to features: a frozen part that is computed once and cached, and a part trained with the base.
 
-    `forward` takes inputs, or what `read` returned for them, to features (N, E). The first `width` of these, h, go to
-    the classifier; experts and router read all of them.
+    `read` takes inputs through the frozen part, and `forward` takes what it returned to features (N, E). The first
+    `width` of these, h, go to the classifier; experts and router read all of them.
     """
 
     reads_text: bool = False  # whether inputs are texts that a language model reads
@@ -37,3 +37,10 @@ class Encoder(nn.Module):
 
     def fit(self, features: Tensor) -> None:
         """Set what is not learned, such as standardisation, from what `read` returned for the shared subset."""
+
+
+class IdentityEncoder(Encoder):
+    """Returns its input: the inputs are the features."""
+
+    def forward(self, x: Tensor) -> Tensor:  # (N, D) -> (N, D)
+        return x

@@ -1,9 +1,8 @@
-"""Image encoders by name: two convolutional networks for grey images of 28 × 28, and none at all."""
+"""Image encoders: two convolutional networks for grey images of 28 × 28."""
 
 import torch
 from torch import Tensor, nn
 
-from redx.errors import RedxError
 from redx.models.backbones.base import Encoder
 
 
@@ -37,13 +36,6 @@ class ConvEncoder(Encoder):
         return self.layers(pixels.contiguous(memory_format=torch.channels_last))  # faster convolutions
 
 
-class IdentityEncoder(Encoder):
-    """Returns its input: the inputs are the features."""
-
-    def forward(self, x: Tensor) -> Tensor:  # (N, D) -> (N, D)
-        return x
-
-
 class SmallConvEncoder(Encoder):
     """The network of the papers: two convolutions, grey images of 28 × 28 to 128 features."""
 
@@ -65,15 +57,3 @@ class SmallConvEncoder(Encoder):
 
     def forward(self, x: Tensor) -> Tensor:  # (N, 28, 28) -> (N, 128)
         return self.layers((x.float() / 255 - 0.1307)[:, None] / 0.3081)
-
-
-IMAGE_ENCODERS: dict[str, type[Encoder]] = {  # by the name that `--backbone` takes; a new one is listed here
-    kind.mark: kind for kind in (ConvEncoder, SmallConvEncoder, IdentityEncoder)
-}
-
-
-def build_image_encoder(name: str) -> Encoder:
-    """Return the untrained encoder of this name; its `width` is the number of features D it gives."""
-    if name not in IMAGE_ENCODERS:
-        raise RedxError(f"There is no backbone {name!r}; choose one of {', '.join(IMAGE_ENCODERS)}.")
-    return IMAGE_ENCODERS[name]()

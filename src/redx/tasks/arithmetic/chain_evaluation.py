@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redx.errors import RedxError
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.tasks.arithmetic.program import Program
 from redx.tasks.arithmetic.questions import make
 from redx.tasks.arithmetic.sentences import render, sample

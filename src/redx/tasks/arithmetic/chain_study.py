@@ -9,7 +9,7 @@ from redx.composition.evaluation import Banks
 from redx.composition.parts import predicted_classes
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.tasks.arithmetic.chain_evaluation import EPSILONS, LENGTHS, PARTS, evaluate_chains
 from redx.tasks.studies import safety

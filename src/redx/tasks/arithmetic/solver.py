@@ -13,7 +13,7 @@ import torch
 
 from redx.composition.evaluation import certify
 from redx.errors import RedxError
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.tasks.arithmetic.decomposers import Decomposer
 from redx.tasks.arithmetic.program import Program
 

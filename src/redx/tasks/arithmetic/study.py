@@ -7,7 +7,7 @@ from itertools import product
 from redx.composition.evaluation import Banks
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.report.content import Study, Table
 from redx.tasks.studies import safety
 from redx.training.passes import count_passes

@@ -105,7 +105,7 @@ def weak_base_config(task: str, preset: str, questions: QuestionsConfig, epochs:
         },
         main=MAIN_BANKS | {"pooled": "value"},
         # nothing stops early, so nearly all of the few validation questions calibrate
-        ownership=OwnershipConfig(alpha=0.01, calibration=0.9, bank=anchored),
+        ownership=OwnershipConfig(calibration=0.9, bank=anchored),
         router=RouterConfig(training=training),
         risk=None if few else 0.05,  # experts of mixed questions change more of the base's right answers
         score="contest" if few else "both",
@@ -140,11 +140,7 @@ def strong_base_config(task: str, preset: str, questions: QuestionsConfig, epoch
             BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=512, depth=2, training=pooled),
         },
         main=MAIN_BANKS,
-        ownership=OwnershipConfig(
-            alpha=0.001 if task == "mixed" else 0.01,  # few validation questions allow no smaller one
-            score="classes" if by_class else "binary",
-            bank=anchored if by_class else head,
-        ),
+        ownership=OwnershipConfig(score="classes" if by_class else "binary", bank=anchored if by_class else head),
         router=RouterConfig(training=training),
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from redx.config import RunConfig, TableConfig
 from redx.data import arrays, clusters, splits, tables
 from redx.data.dataset import Data, Split
+from redx.data.inputs import MAX_CHARACTERS
 from redx.data.text import pack_texts
 from redx.errors import RedxError
 from redx.io.files import RESERVED, natural_order, to_safe_name
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 MIN_EXAMPLES = 20  # of all domains together
 MIN_TRAIN = 5  # training examples of a domain
 MIN_CLUSTER = 10  # examples of a cluster
-MAX_CHARACTERS = 2000  # of a text; the rest is not read
 SPLIT_INDEX = {"train": 0, "training": 0, "validation": 1, "valid": 1, "val": 1, "dev": 1, "test": 2}
 
 

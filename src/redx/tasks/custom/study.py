@@ -1,4 +1,4 @@
-"""What a run reports about a user's data: sizes of the domains, unseen labels, and experts that always abstain."""
+"""What a run reports about a user's data: sizes of the domains, and unseen labels."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from redx.composition import rules
 from redx.composition.evaluation import Banks, predict
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.report.content import Study, Table
 from redx.tasks.studies import risk
-from redx.training.datasets import split_validation
 
 Row = tuple[str | float | int | None, ...]
 
@@ -28,14 +27,10 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
         "unseen_labels_in_test": sum(unseen) / len(unseen),
     }
     rows = domain_rows(config, data[first], parts[first])
-    facts["silent_experts"] = [row[0] for row in rows if row[-1] == "no"]
-    note = (
-        f"An expert with fewer than {min_calibration(config)} calibration examples outside its domain always abstains: "
-        "so few allow no cut-off for this α."
-    )
+    note = ""
     if facts["unseen_labels_in_test"]:
-        note += f" {facts['unseen_labels_in_test']:.1%} of test has a label that is not in train, and counts as wrong."
-    columns = ("domain", "train", "validation", "test", "labels", "base", "composed", "calibration", "can be active")
+        note = f"{facts['unseen_labels_in_test']:.1%} of test has a label that is not in train, and counts as wrong."
+    columns = ("domain", "train", "validation", "test", "labels", "base", "composed")
     own = Study(facts, (Table(f"Domains (seed {first})", columns, tuple(rows), note, place="performance"),))
     return risk.merge(own, risk.study(config, models, parts))
 
@@ -45,24 +40,14 @@ def unseen_label_share(data: Data) -> float:
     return float((~torch.isin(data.test.labels, data.train.labels)).double().mean())
 
 
-def min_calibration(config: RunConfig) -> int:
-    """Return the smallest number of calibration examples for which the cut-off is finite."""
-    alpha, count = config.ownership.alpha, 0
-    while (count + 1) * alpha < 1 - 1e-9:
-        count += 1
-    return count
-
-
 def domain_rows(config: RunConfig, data: Data, banks: Banks) -> list[Row]:
-    """Return a row per domain: sizes, accuracies, calibration examples, and whether its expert can be active."""
+    """Return a row per domain: sizes and accuracies."""
     residual = config.main_bank("residual")
     bank_id = residual if residual in banks else config.main_bank("standalone")
     parts = banks[bank_id]
     rule = rules.get_rule("red" if bank_id == residual else "moe")
-    base_correct = parts.base.argmax(-1) == parts.labels
-    composed_correct = predict(rule, parts, rule.weights(parts)) == parts.labels
-    _, calibration_rows = split_validation(data, config.ownership.calibration, config.seeds[0])
-    calibration_domains = data.validation.domains[calibration_rows]
+    base_correct = parts.base.argmax(-1) == parts.true_labels()
+    composed_correct = predict(rule, parts, rule.weights(parts)) == parts.true_labels()
     rows: list[Row] = []
     for index, name in enumerate(data.domains):
         counts = [int((split.domains == index).sum()) for split in (data.train, data.validation, data.test)]
@@ -72,7 +57,5 @@ def domain_rows(config: RunConfig, data: Data, banks: Banks) -> list[Row]:
             float(correct[inside].double().mean()) if bool(inside.any()) else None
             for correct in (base_correct, composed_correct)
         ]
-        calibration = int((calibration_domains != index).sum())
-        active = "yes" if calibration >= min_calibration(config) else "no"
-        rows.append((name, *counts, labels, *accuracies, calibration, active))
+        rows.append((name, *counts, labels, *accuracies))
     return rows

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redx.config import (
     BankConfig,
@@ -18,14 +17,13 @@ from redx.config import (
     TrunkConfig,
 )
 from redx.data.dataset import Data
-from redx.data.text import pack_texts
-from redx.errors import RedxError
+from redx.data.inputs import read_features, read_texts
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.options import FEATURES as FEATURE_OPTIONS
 from redx.tasks.options import TEXTS as TEXT_OPTIONS
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 TEXTS, ARRAYS = TableConfig(), TableConfig(text="x", label="y", domain="domain", split="split")
 
@@ -35,27 +33,6 @@ def load(config: RunConfig, seed: int) -> Data:
     from redx.tasks.custom import loading  # imports torch, which listing the tasks must not
 
     return loading.load_features(config, seed) if config.task == "features" else loading.load_texts(config, seed)
-
-
-def read_texts(inputs: Sequence[Any] | Tensor) -> Tensor:
-    """Return texts as bytes, (N, L); only the first 2,000 characters of a text are read."""
-    from redx.tasks.custom.loading import MAX_CHARACTERS
-
-    cut = [text[:MAX_CHARACTERS].strip() if isinstance(text, str) else text for text in inputs]
-    return pack_texts(inputs if isinstance(inputs, str) else cut)
-
-
-def read_features(inputs: Sequence[Any] | Tensor) -> Tensor:
-    """Return features as float32, (N, D)."""
-    import torch
-
-    try:
-        x = torch.as_tensor(inputs, dtype=torch.float32)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RedxError("This model reads features; give an array (N, D) of numbers.") from error
-    if x.ndim != 2 or not bool(x.isfinite().all()):
-        raise RedxError(f"This model reads finite features, (N, D), not an input of shape {tuple(x.shape)}.")
-    return x
 
 
 def preset_config(task: str, preset: str, table: TableConfig, epochs: int) -> RunConfig:
@@ -87,7 +64,7 @@ def preset_config(task: str, preset: str, table: TableConfig, epochs: int) -> Ru
         },
         main=MAIN_BANKS,
         # few validation examples allow no smaller α; there is no early stopping, so nearly all of them calibrate
-        ownership=OwnershipConfig(alpha=0.05, score="binary", calibration=0.9, bank=head),
+        ownership=OwnershipConfig(score="binary", calibration=0.9, bank=head),
         router=RouterConfig(hidden=128, dropout=0.2, training=training),
     )
 

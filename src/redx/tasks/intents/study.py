@@ -12,7 +12,7 @@ from redx.composition.abstention import abstention_cutoff, class_means, familiar
 from redx.composition.evaluation import Banks
 from redx.config import RunConfig
 from redx.data.dataset import Data
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.report.content import Study, Table
 from redx.tasks.custom import study as domains
 from redx.tasks.intents.loading import out_of_scope

@@ -14,8 +14,8 @@ from redx.config import (
     TrunkConfig,
 )
 from redx.data.dataset import Data
+from redx.data.inputs import read_texts
 from redx.tasks import MAIN_BANKS, Task, compared_banks
-from redx.tasks.custom.task import read_texts
 from redx.tasks.options import INTENTS
 
 
@@ -64,7 +64,7 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
         main=MAIN_BANKS | ({"averaged": "linear"} if compare else {}),
         average=compare,
         # every intent belongs to one domain; there is no early stopping, so nearly all of validation calibrates
-        ownership=OwnershipConfig(alpha=0.01, calibration=0.9, bank=anchored.model_copy(update={"hidden": 64})),
+        ownership=OwnershipConfig(calibration=0.9, bank=anchored.model_copy(update={"hidden": 64})),
         router=RouterConfig(hidden=128, dropout=0.5, claims=True, training=training),
     )
 

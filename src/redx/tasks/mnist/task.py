@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redx.config import BankConfig, BankId, BaseConfig, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Data, Split
-from redx.errors import RedxError
+from redx.data.inputs import read_images
 from redx.seeding import generator
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.options import MNIST
@@ -71,19 +70,6 @@ def share_seen(test: Tensor, train: Tensor) -> float:
     return sum(image.tobytes() in known for image in test.numpy()) / len(test)
 
 
-def read(inputs: Sequence[Any] | Tensor) -> Tensor:
-    """Return grey images of 28 × 28 with values 0 to 255: (N, 28, 28)."""
-    import torch
-
-    try:
-        images = torch.as_tensor(inputs)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise RedxError("MNIST reads images of 28 × 28 with values 0 to 255; give an array (N, 28, 28).") from error
-    if images.ndim != 3 or tuple(images.shape[1:]) != (28, 28):
-        raise RedxError(f"MNIST reads images of shape (N, 28, 28), not {tuple(images.shape)}; reshape them.")
-    return images
-
-
 def paper_config() -> RunConfig:
     """Return the settings of the papers: a small base, linear corrections to the logits at scale 0.1, no anchors."""
     training = TrainingConfig(epochs=30, lr=1e-3, patience=3, warmup=0, schedule="constant")
@@ -131,9 +117,7 @@ def preset_config(preset: str, backbone: str, base: BaseConfig, epochs: int, ris
             BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
         },
         main=MAIN_BANKS,
-        ownership=OwnershipConfig(
-            contradict=True, bank=lowrank.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
-        ),
+        ownership=OwnershipConfig(bank=lowrank.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})),
         router=RouterConfig(dropout=0.3, training=training),
     )
 
@@ -157,7 +141,7 @@ TASKS = {
             "paper": paper_config(),
         },
         load,
-        read,
+        read_images,
         study="redx.tasks.studies.safety",
         options=MNIST,
     )

@@ -1,1 +1,1 @@
-"""Experiments that several tasks share: the price of safety, and experts that are added and removed."""
+"""Experiments that several tasks share: risk control, and experts that are added and removed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor
 
 from redx.composition import noise, rules
-from redx.composition.evaluation import noisy_weights, predict
+from redx.composition.evaluation import predict
 from redx.composition.parts import Parts
 from redx.config import RunConfig
 from redx.data.dataset import Data, Split
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.models.library import ExpertLibrary
 from redx.report.content import Study, Table
 from redx.seeding import generator
@@ -46,7 +45,7 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], tr
 def has_keys(config: RunConfig) -> bool:
     """Return whether the experts of a run have ownership scores and corrections."""
     main = config.main_bank("residual")
-    return main in config.banks and (config.banks[main].owned or config.banks[main].controlled)
+    return main in config.banks and config.banks[main].controlled
 
 
 def compute_parts(model: Model, test: Split, router: str = "keys") -> Parts:
@@ -58,7 +57,7 @@ def compute_parts(model: Model, test: Split, router: str = "keys") -> Parts:
 def accuracy(parts: Parts, weights: Tensor | None = None) -> float:
     """Return the accuracy of `red`, with its own weights or with these, (N, K)."""
     predicted = predict(RED, parts, RED.weights(parts) if weights is None else weights)
-    return float((predicted == parts.labels).double().mean())
+    return float((predicted == parts.true_labels()).double().mean())
 
 
 def compare_routers(models: dict[int, Model], tests: dict[int, Split]) -> tuple[Table, dict[str, Any]]:
@@ -71,7 +70,7 @@ def compare_routers(models: dict[int, Model], tests: dict[int, Split]) -> tuple[
             top = parts.gates.argmax(-1)
             figures = {"clean": accuracy(parts), "first choice": float((top == parts.domains).double().mean())}
             for kind, level in NOISES:
-                noisy = noisy_weights(RED, parts, noise.get_noise(kind), level, generator(seed, "noise", kind, level))
+                noisy = noise.noisy_weights(RED, parts, kind, level, generator(seed, "noise", kind, level))
                 figures[f"{kind} {level:g}"] = accuracy(parts, noisy)
             for name, value in figures.items():
                 by_seed.setdefault(name, []).append(value)
@@ -116,7 +115,7 @@ def accuracy_curve(model: Model, test: Split, order: Sequence[str]) -> tuple[lis
     """Return the accuracy with 0, 1, … experts, added in this order, and the scores of all of them, (N, C)."""
     whole = model.experts
     library = ExpertLibrary({}, whole.base, whole.banks, whole.ownership, lambda: whole.fingerprint)
-    growing = dataclasses.replace(model, experts=library)
+    growing = model.with_experts(library)
     parts = compute_parts(growing, test)
     curve = [accuracy(parts)]
     for name in order:
@@ -160,4 +159,4 @@ def _main_bank_only(config: RunConfig, model: Model) -> tuple[RunConfig, Model]:
     banks = {bank_id: config.banks[bank_id] for bank_id in dict.fromkeys((config.trained_as(main), main))}
     experts = {name: whole[name] for name in whole.names}
     library = ExpertLibrary(experts, whole.base, banks, whole.ownership, lambda: whole.fingerprint)
-    return config.model_copy(update={"banks": banks}), dataclasses.replace(model, experts=library, fixed={})
+    return config.model_copy(update={"banks": banks}), model.with_experts(library, fixed={})

@@ -13,7 +13,7 @@ from redx.composition.parts import Parts
 from redx.composition.risk import harm_thresholds, risk_cutoff, smallest_risk
 from redx.composition.rules import get_rule
 from redx.config import RunConfig
-from redx.models.composed import Model
+from redx.model.model import Model
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.seeding import generator
 
@@ -73,7 +73,7 @@ def risk_curve(models: dict[int, Model], records: dict[int, Parts]) -> Curve:
         for seed, record in records.items():
             cut = replace(record, cutoffs=calibrations[seed].at(risk).cutoffs)
             certified = certify(RED, cut)
-            right = certified.predicted == cut.labels
+            right = certified.predicted == cut.true_labels()
             figures = {
                 "clean": float(right.double().mean()),
                 "sum": _accuracy("sum", cut),
@@ -111,7 +111,7 @@ def mean_harm(calibration: Tensor, test: Tensor, risk: float, divisions: int = D
 
 def _accuracy(name: str, parts: Parts) -> float:
     rule = get_rule(name)
-    return float((predict(rule, parts, rule.weights(parts)) == parts.labels).double().mean())
+    return float((predict(rule, parts, rule.weights(parts)) == parts.true_labels()).double().mean())
 
 
 def _mean(values: list[float]) -> float:

@@ -12,8 +12,9 @@ from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RULES, RuleId
 from redx.config import RunConfig
 from redx.data.dataset import Data
+from redx.data.inputs import read_pairs
+from redx.model.model import Model
 from redx.models.banks import run_bank
-from redx.models.composed import Model
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.tasks.toy import task
 from redx.tasks.toy.ablations import expert_answers, run_ablations
@@ -51,7 +52,7 @@ def segment_accuracy(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[s
         for rule, bank, outputs in match_banks(banks, tuple(RULES)):
             name = str(RuleId(rule.name, bank))
             if name in MIXTURES:
-                correct = predict(rule, outputs, rule.weights(outputs)) == outputs.labels
+                correct = predict(rule, outputs, rule.weights(outputs)) == outputs.true_labels()
                 shares = metrics.by_domain(correct, outputs.domains, data.domains).values()
                 facts.setdefault(name, {})[str(seed)] = list(shares)
     rows = tuple(
@@ -71,7 +72,7 @@ def segment_accuracy(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[s
 
 def error_bound(models: dict[int, Model]) -> tuple[Table, dict[str, Any]]:
     """Return a check of Proposition 3 on all pairs of 1..100: no mixture errs by more than the largest residual."""
-    x = task.read(task.all_pairs(1, task.TOP))
+    x = read_pairs(task.all_pairs(1, task.TOP))
     truth = x.sum(1) / 2
     rows, facts = [], {}
     for seed, model in models.items():
@@ -108,7 +109,7 @@ def diagonal_figure(model: Model) -> Figure:
     numbers = torch.arange(1, task.TOP + 1)
     positions = tuple(map(float, numbers))
     panels = []
-    for name, answers in answers_by_bank(model, task.read(torch.stack([numbers, numbers], 1))):
+    for name, answers in answers_by_bank(model, read_pairs(torch.stack([numbers, numbers], 1))):
         lines = [
             Line(f"expert {segment}", positions, _rounded(answers[:, k]))
             for k, segment in enumerate(model.experts.names)
@@ -124,7 +125,7 @@ def error_figure(model: Model) -> Figure:
     numbers = torch.arange(1, task.TOP + 1, 2)
     grid = torch.cartesian_prod(numbers, numbers)
     panels = []
-    for name, answers in answers_by_bank(model, task.read(grid)):
+    for name, answers in answers_by_bank(model, read_pairs(grid)):
         error = (answers.mean(1) - grid.sum(1)).abs().view(len(numbers), -1).T  # rows are b
         rows = tuple(_rounded(row) for row in error)
         panels.append(Panel(TITLES[name], "a", "b", grid=rows, extent=(1, task.TOP, 1, task.TOP)))

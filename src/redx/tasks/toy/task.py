@@ -11,18 +11,18 @@ both numbers in segment i. An answer is correct when round(200 ŷ) = a + b.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from redx.config import BankConfig, BankId, RouterConfig, RunConfig, TrainingConfig
 from redx.data.dataset import Data, Split
-from redx.errors import RedxError
+from redx.data.inputs import LARGEST_NUMBER, read_pairs
 from redx.tasks import Task
 from redx.tasks.options import TOY
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-TOP = 100  # the largest number
+TOP = LARGEST_NUMBER
 UNIT = 1 / (2 * TOP)  # size of one unit of the sum in y
 LINEAR, MLP, RESIDUAL = BankId("standalone", "linear"), BankId("standalone", "mlp"), BankId("residual", "residual")
 
@@ -41,19 +41,6 @@ def segments(count: int) -> list[tuple[int, int]]:
     return [(1 + i * width, (i + 1) * width) for i in range(count)]
 
 
-def read(inputs: Sequence[Any] | Tensor) -> Tensor:
-    """Return pairs of numbers as the network reads them: (N, 2)."""
-    import torch
-
-    try:
-        numbers = torch.as_tensor(inputs, dtype=torch.float32)
-    except (TypeError, ValueError) as error:
-        raise RedxError("The toy reads pairs of numbers such as [[12, 5], [70, 81]]; give it some.") from error
-    if numbers.ndim != 2 or numbers.shape[1] != 2:
-        raise RedxError(f"The toy reads pairs of numbers, not an input of shape {tuple(numbers.shape)}; give (N, 2).")
-    return numbers / TOP
-
-
 def segment_pairs(count: int) -> Split:
     """Return all pairs of every segment, with their sums as labels and their segments as domains."""
     import torch
@@ -61,7 +48,7 @@ def segment_pairs(count: int) -> Split:
     by_segment = [all_pairs(low, high) for low, high in segments(count)]
     domains = torch.cat([torch.full((len(pairs),), index) for index, pairs in enumerate(by_segment)])
     numbers = torch.cat(by_segment)
-    return Split(read(numbers), numbers.sum(1), domains)
+    return Split(read_pairs(numbers), numbers.sum(1), domains)
 
 
 def load(config: RunConfig, seed: int, count: int = 5) -> Data:
@@ -118,7 +105,7 @@ def build_task(name: str, about: str, *banks: BankId) -> Task:
         # redx run toy: a minute and a half; the same, with every mlp expert at 0.95 or more in its own segment.
         "default": preset_config(name, banks, "default", 3000),
     }
-    return Task(name, about, presets, load, read, study="redx.tasks.toy.study", options=TOY)
+    return Task(name, about, presets, load, read_pairs, study="redx.tasks.toy.study", options=TOY)
 
 
 A = "Experiment A: linear experts share one optimum and mix perfectly."

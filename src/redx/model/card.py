@@ -7,21 +7,21 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from redx.config import RunConfig
+from redx.config import ModelConfig
 
 SHOWN = ("base", "red", "sum", "moe", "uniform", "global")  # rules in the table of figures
 TAGS = ["mixture-of-experts", "modular-deep-learning", "certified-robustness"]
 
 
 def model_card(
-    config: RunConfig, classes: tuple[str, ...], experts: Iterable[dict[str, Any]], figures: dict[str, Any]
+    config: ModelConfig, classes: tuple[str, ...], experts: Iterable[dict[str, Any]], figures: dict[str, Any]
 ) -> str:
     """Return the README.md of a saved model: a YAML header for the Hugging Face Hub, and Markdown.
 
     Parameters
     ----------
     config
-        Settings of the run.
+        Settings of the model.
     classes
         Names of the classes; empty for a regression.
     experts
@@ -38,15 +38,14 @@ def model_card(
 
     main = config.main_bank("residual")
     source = str(config.trained_as(main) if main in config.banks else main)
-    template = importlib.resources.files("redx.models").joinpath("card.md.j2").read_text(encoding="utf-8")
+    template = importlib.resources.files("redx.model").joinpath("card.md.j2").read_text(encoding="utf-8")
     card = ModelCard.from_template(
         ModelCardData(library_name="redx", tags=TAGS),
         template_str=template,
-        title=_cell(config.task),
-        task=config.task,
-        preset=config.preset,
+        title=_cell(figures.get("task", "A composed model")),
+        task=figures.get("task"),
+        preset=figures.get("preset"),
         backbone=_cell(config.backbone),
-        seed=config.seeds[0],
         outputs=f"{len(classes)} classes" if classes else "a regression",
         router=config.router.shape,
         expert_rows=[_expert_row(info, source) for info in experts],
@@ -61,7 +60,7 @@ def _expert_row(info: dict[str, Any], source: str) -> list[str]:
     """Return the cells of one expert; `source` is the bank that its accuracy is from."""
     training, metrics = info.get("training", {}), info.get("metrics", {})
     cells = [info["domain"], training.get("examples"), training.get("anchors"), metrics.get("base")]
-    cells += [metrics.get(source), info.get("ownership", {}).get("cutoff"), info.get("dtype")]
+    cells += [metrics.get(source), info.get("dtype")]
     return list(map(_cell, cells))
 
 

@@ -1,8 +1,10 @@
-"""A model as a folder, RUN/seed-N: save and load.
+"""A model as a folder: save and load.
 
-RUN/config.json  summary.json  README.md
-RUN/seed-N/model.json  base.safetensors  router.safetensors  pooled.safetensors
-RUN/seed-N/experts/NAME/{expert.safetensors, expert.json}
+FOLDER/config.json  model.json  base.safetensors  router.safetensors  pooled.safetensors  README.md  summary.json
+FOLDER/experts/NAME/{expert.safetensors, expert.json}
+FOLDER/risk.json  thresholds.safetensors  examples.safetensors
+
+The folder of a run's seed, RUN/seed-N, holds the same files; the settings of a run are in RUN/config.json.
 """
 
 from __future__ import annotations
@@ -10,36 +12,46 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from redx.composition.summary import read_summary
-from redx.config import BankId, RunConfig
+from redx.config import BankId, ModelConfig
+from redx.data.inputs import READERS
 from redx.errors import RedxError
 from redx.io.files import without_prefix, write_bytes, write_json, write_tensors
 from redx.io.reading import exists, guarded, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
+from redx.model.card import model_card
+from redx.model.model import Backbone, Model, ModelInfo
+from redx.models.backbones.base import Encoder
 from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
 from redx.models.calibration import read_calibration, write_calibration
-from redx.models.card import model_card
-from redx.models.composed import Model, ModelInfo
 from redx.models.description import ModelFile
-from redx.models.encoder import build_encoder
+from redx.models.encoder import FeatureTrunk, ModuleEncoder, build_encoder
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.fitting import fits
 from redx.models.library import ExpertLibrary, order_domains
-from redx.models.router import NetworkRouter, TrainedRouter
+from redx.models.router import KEYS, TRAINED, TrainedRouter, build_router
+from redx.training.datasets import SharedData, read_shared
 
 JOINT = BankId("residual", "integrated")  # the plain residual experts after joint training
-COPIED = ("pooled", "shared", "integration", "decomposer")  # files that are saved as they are
+COPIED = ("pooled", "integration", "decomposer")  # files that are saved as they are
+FORMAT = 2  # of the folder of a saved model
+
+
+class SavedConfig(ModelConfig):
+    """The content of the config.json of a saved model."""
+
+    format: Literal[2]
 
 
 def load_model(
     folder: Path,
-    config: RunConfig,
+    config: ModelConfig,
     read: Callable[[Any], Tensor],
     decomposer: Callable[[], Any] | None = None,
 ) -> Model:
@@ -57,23 +69,25 @@ def load_model(
         Loads the decomposer, where the run has one.
     """
     with guarded(folder, "holds no model that can be put together", "repeat the run"):
-        return _load_model(folder, config, read, decomposer)
+        return _load_model(folder, config, read, decomposer, build_encoder(config))
 
 
 def _load_model(
     folder: Path,
-    config: RunConfig,
+    config: ModelConfig,
     read: Callable[[Any], Tensor],
     decomposer: Callable[[], Any] | None,
+    encoder: Encoder,
+    kind: type[Model] = Model,
 ) -> Model:
     info = read_info(folder)
-    base = read_base(folder, config)
+    base = read_base(folder, encoder)
     if base.outputs != (len(info.classes) or 1):
         raise RedxError(f"{folder / 'model.json'} does not fit the base (other classes); repeat the run that made it.")
     library = read_library(folder, config, base, info)
     fixed, joint_routers = _read_fixed_banks(folder, config, base, library)
-    summary = folder.parent / "summary.json"
-    return Model(
+    summary = next((path for path in (folder / "summary.json", folder.parent / "summary.json") if exists(path)), None)
+    return kind.assemble(
         info=info,
         config=config,
         read=read,
@@ -83,35 +97,94 @@ def _load_model(
         fixed=fixed,
         joint_routers=joint_routers,
         decomposer=decomposer,
-        figures=read_summary(summary) if exists(summary) else {},
+        figures=read_summary(summary) if summary else {},
         home=folder,
         calibration=read_calibration(folder, list(library)) if config.controlled_bank else None,
     )
 
 
-def save_model(model: Model, folder: Path) -> None:
-    """Write a model to an empty folder that `redx.load` reads, with a model card."""
+def save_model(model: Model, folder: Path, calibration: bool = True) -> None:
+    """Write a model to an empty folder, with a model card.
+
+    Parameters
+    ----------
+    model
+        The model.
+    folder
+        The folder.
+    calibration
+        Whether the features of shared and calibration examples are written too.
+    """
     if exists(folder) and (not is_folder(folder) or any(folder.iterdir())):
         raise RedxError(f"{folder} is not empty; choose another folder.")
-    joint = model.is_complete and model.config.integrate
-    config = model.config.model_copy(update={"seeds": model.config.seeds[:1], "integrate": joint})
-    seed = folder / f"seed-{config.seeds[0]}"
-    write_tensors(seed / "base.safetensors", model.base.tensors())
+    write_tensors(folder / "base.safetensors", model.base.tensors())
     for expert in model.experts:
-        expert.save(seed / "experts" / expert.name)
+        expert.save(folder / "experts" / expert.name)
     if model.router is not None:
-        write_tensors(seed / "router.safetensors", model.router.network.state_dict())
-    for name in COPIED:
+        write_tensors(folder / "router.safetensors", model.router.network.state_dict())
+    for name in COPIED if model.is_complete else ("pooled",):
         if model.home is not None and is_file(file := model.home / f"{name}.safetensors"):
-            write_bytes(seed / file.name, read_bytes(file))
-    if model.config.controlled_bank:
-        write_calibration(seed / "risk.json", seed / "thresholds.safetensors", model.calibrated())
-    write_json(seed / "model.json", asdict(model.info))
+            write_bytes(folder / file.name, read_bytes(file))
+    if model.config.controlled_bank and (model.calibration or model.calibration_data):
+        write_calibration(folder / "risk.json", folder / "thresholds.safetensors", model.calibrated())
+    if calibration and model.anchor_data is not None and model.calibration_data is not None:
+        examples = SharedData(model.anchor_data(), model.calibration_data())
+        write_tensors(folder / "examples.safetensors", examples.tensors())
+    write_json(folder / "model.json", asdict(model.info))
     if model.figures:
         write_json(folder / "summary.json", model.figures)
-    card = model_card(config, model.classes, [expert.info for expert in model.experts], model.figures)
+    card = model_card(model.config, model.classes, [expert.info for expert in model.experts], model.figures)
     write_bytes(folder / "README.md", card.encode())
-    write_json(folder / "config.json", config.model_dump(mode="json"))
+    settings = ModelConfig.model_validate({name: getattr(model.config, name) for name in ModelConfig.model_fields})
+    write_json(folder / "config.json", {"format": FORMAT, **settings.model_dump(mode="json")})
+
+
+def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Model:
+    """Return the model that `save_model` wrote.
+
+    Parameters
+    ----------
+    kind
+        The class of the model.
+    folder
+        The folder.
+    backbone
+        The user's own backbone, where it was made with one.
+    """
+    if not exists(folder / "model.json") or not exists(folder / "config.json"):
+        raise RedxError(f"{folder} holds no model that save_pretrained wrote; give another folder.")
+    advice = "save the model anew with save_pretrained"
+    config: ModelConfig = read_json(
+        folder / "config.json", SavedConfig, misfit="does not hold the settings of a model", advice=advice
+    )
+    info = read_info(folder)
+    own = backbone is not None and not isinstance(backbone, str)
+    if not info.reads and not own:
+        raise RedxError(f"{folder} was made with a backbone of its user's own; give it as `backbone`.")
+    if info.reads and info.reads not in READERS:
+        raise RedxError(f"{folder} reads inputs of the kind {info.reads!r}, which no package here brings; install it.")
+    if isinstance(backbone, str):
+        config = config.model_copy(update={"backbone": backbone})
+    encoder = ModuleEncoder(cast(Any, backbone), FeatureTrunk(config.base.trunk)) if own else build_encoder(config)
+    read = READERS[info.reads] if info.reads else _as_given
+    with guarded(folder, "holds no model that can be put together", advice):
+        model = _load_model(folder, config, read, None, encoder, kind)
+    model.backbone = backbone if isinstance(backbone, nn.Module) else None
+    model.routing = KEYS if model.router is None or model.router.missing(model.experts.names) else TRAINED
+    if exists(folder / "examples.safetensors"):
+        examples = read_shared(folder / "examples.safetensors")
+        model.anchor_data, model.calibration_data = lambda: examples.anchors, lambda: examples.calibration
+        model.keep_shared(examples)
+    return model
+
+
+def is_saved_model(folder: Path) -> bool:
+    """Return whether a folder holds a model that `save_model` wrote, and not a run."""
+    return exists(folder / "model.json") and exists(folder / "config.json")
+
+
+def _as_given(inputs: Any) -> Any:
+    return inputs
 
 
 def read_info(folder: Path) -> ModelInfo:
@@ -121,14 +194,13 @@ def read_info(folder: Path) -> ModelInfo:
         path, ModelFile, misfit="does not describe a model", advice="repeat the run that made it"
     )
     routed = info.domains if info.routed is None else info.routed
-    return ModelInfo(info.domains, info.classes, info.belongs, info.unit, info.shape, routed)
+    return ModelInfo(info.domains, info.classes, info.belongs, info.unit, info.shape, routed, info.reads)
 
 
-def read_base(folder: Path, config: RunConfig) -> Base:
-    """Return the frozen base of a seed."""
+def read_base(folder: Path, encoder: Encoder) -> Base:
+    """Return the frozen base of a model, with an untrained encoder to fill."""
     path = folder / "base.safetensors"
     tensors = read_tensors(path)
-    encoder = build_encoder(config)
     try:
         return Base.from_tensors(tensors, encoder)
     except RedxError as error:
@@ -140,7 +212,7 @@ def read_domain_names(folder: Path) -> tuple[str, ...]:
     return order_domains(list(_expert_folders(folder)), read_info(folder).domains)
 
 
-def read_library(folder: Path, config: RunConfig, base: Base, info: ModelInfo) -> ExpertLibrary:
+def read_library(folder: Path, config: ModelConfig, base: Base, info: ModelInfo) -> ExpertLibrary:
     """Return the experts of a seed, by the names of their folders."""
     experts = {name: Expert.open(path) for name, path in _expert_folders(folder).items()}
     if not experts:
@@ -153,22 +225,20 @@ def read_library(folder: Path, config: RunConfig, base: Base, info: ModelInfo) -
     return ExpertLibrary(experts, base, banks, config.ownership, fingerprint, info.classes)
 
 
-def read_router(folder: Path, config: RunConfig, base: Base, info: ModelInfo) -> TrainedRouter:
+def read_router(folder: Path, config: ModelConfig, base: Base, info: ModelInfo) -> TrainedRouter:
     """Return the trained router of a seed."""
     path = folder / "router.safetensors"
     return TrainedRouter(_load_router(path, read_tensors(path), config, base, info), info.routed)
 
 
-def _load_router(
-    path: Path, tensors: dict[str, Tensor], config: RunConfig, base: Base, info: ModelInfo
-) -> NetworkRouter:
+def _load_router(path: Path, tensors: dict[str, Tensor], config: ModelConfig, base: Base, info: ModelInfo) -> nn.Module:
     """Return the router with these tensors; it takes no memory before they are known to fit."""
 
-    def build() -> NetworkRouter:
-        return NetworkRouter(base.width, len(info.routed), config.router.shape, config.router.hidden)
+    def build() -> nn.Module:
+        return build_router(base.width, len(info.routed), config.router)
 
     if not fits(build, tensors):
-        raise RedxError(f"{path} does not fit this run; delete it and repeat the run.")
+        raise RedxError(f"{path} does not fit this model; train the router anew with `redx router train`.")
     network = build()
     network.load_state_dict(tensors)
     return network
@@ -179,7 +249,7 @@ def _expert_folders(folder: Path) -> dict[str, Path]:
 
 
 def _read_fixed_banks(
-    folder: Path, config: RunConfig, base: Base, library: ExpertLibrary
+    folder: Path, config: ModelConfig, base: Base, library: ExpertLibrary
 ) -> tuple[dict[BankId, Bank], dict[BankId, TrainedRouter]]:
     """Return pooled, averaged and jointly trained banks, and the routers that were trained with a bank."""
     pooled = read_tensors(folder / "pooled.safetensors") if config.of_form("pooled") else {}
@@ -187,7 +257,7 @@ def _read_fixed_banks(
     if config.average:  # the parameters of the run's own experts
         library = library.subset([name for name in info.domains if name in library])
     banks = fixed_banks(config, base, library, pooled, average=config.average)
-    if not config.integrate or not is_file(path) or not set(info.domains) <= set(library.names):
+    if not is_file(path) or not set(info.domains) <= set(library.names):
         return banks, {}
     tensors = read_tensors(path)
     experts = [without_prefix(tensors, name) for name in sorted(info.domains, key=library.names.index)]
@@ -197,7 +267,7 @@ def _read_fixed_banks(
 
 
 def fixed_banks(
-    config: RunConfig, base: Base, library: ExpertLibrary, pooled: dict[str, Tensor], average: bool
+    config: ModelConfig, base: Base, library: ExpertLibrary, pooled: dict[str, Tensor], average: bool
 ) -> dict[BankId, Bank]:
     """Return the pooled heads, whose tensors are given by `BANK.tensor`, and if asked the averaged heads."""
     banks: dict[BankId, Bank] = {}

@@ -1,0 +1,1 @@
+"""The composed model: what users put together, ask, calibrate, save and share."""

@@ -1,0 +1,964 @@
+"""A composed model: base, experts and router, put together by a rule when it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from redx.composition.abstention import abstention_cutoff, class_means, familiarity
+from redx.composition.confidence import confidences
+from redx.composition.evaluation import certify, predict
+from redx.composition.parts import Parts
+from redx.composition.risk import RiskControl
+from redx.composition.rules import Rule, RuleId, compose, contributing, get_rule, to_logits
+from redx.config import BankId, ModelConfig
+from redx.data.dataset import Split
+from redx.data.inputs import READERS
+from redx.data.splits import classes_are_disjoint
+from redx.errors import RedxError
+from redx.io.files import check_name, natural_order
+from redx.io.hardware import usable_device
+from redx.model.defaults import default_config, default_training
+from redx.model.export import ComposedHead
+from redx.model.hub import fetch_folder, first_line
+from redx.models.backbones.base import Encoder
+from redx.models.banks import Bank, run_bank
+from redx.models.base import Base
+from redx.models.classes import add_floor, check_new_classes, extend_base
+from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder
+from redx.models.expert import Expert
+from redx.models.explanation import Explanation
+from redx.models.fingerprint import fingerprint_base
+from redx.models.library import ExpertLibrary, order_domains
+from redx.models.ownership import own_class_score
+from redx.models.router import KEYS, ROUTERS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
+from redx.training.base import fit_encoder, seed_everything
+from redx.training.datasets import ExpertData, SharedData
+from redx.training.experts import train_experts
+from redx.training.router import train_router
+
+Inputs = Any  # what a user asks about: texts, images, features, pairs of numbers, or what the user's backbone reads
+Backbone = nn.Module | Callable[[Any], Tensor] | str | None
+MIN_EXAMPLES = 8  # that an expert can be trained on
+ROWS = 1024  # inputs that go through a user's backbone at once
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a model knows of its task; the content of `model.json`."""
+
+    domains: tuple[str, ...]  # domains of the data
+    classes: tuple[str, ...]  # empty for a regression
+    belongs: tuple[int, ...]  # the domain of each class; -1 where several domains have it
+    unit: float = 1.0  # what one unit of a regression's answer is in the network's output
+    shape: tuple[int, ...] = ()  # shape of one input
+    routed: tuple[str, ...] = ()  # experts that the trained router has gates for, in its order
+    reads: str = ""  # the kind of inputs, as in `redx.data.inputs`; empty for what a user's own backbone reads
+
+
+class Model(nn.Module):
+    """A frozen base, experts that were trained apart, a router, and the risk that the user chose.
+
+    Put one together with `fit_base`, `add_expert` and `calibrate`, or read one with `redx.load` and
+    `Model.from_pretrained`. Calling it gives logits; `predict` gives labels; `explain` gives weights and certificates.
+
+    Parameters
+    ----------
+    backbone
+        What turns a batch into features, (N, D): any `nn.Module` or function, the name or folder of a language model,
+        or None where inputs are features already. It is frozen.
+    classes
+        The labels that the base knows; without them those of `fit_base`.
+    config
+        Settings of the model; by default settings that suit a few hundred to some thousand examples.
+    seed
+        Decides initial weights and batches.
+
+    Attributes
+    ----------
+    info, config
+        What the model knows of its classes and domains, and its settings.
+    read
+        Turns a user's inputs into what the encoder reads.
+    base, experts, router
+        The frozen base, the library of experts, and the trained router; None where there is only `keys`.
+    fixed
+        Banks that are not made of the library's experts: pooled, averaged and jointly trained ones.
+    joint_routers
+        Routers that were trained together with a bank.
+    rule
+        The rule that answers, such as `red` or `red/anchored`.
+    routing
+        Which router gives the gates: `router` (the trained one) or `keys`.
+    decomposer
+        Loads the decomposer of a run of `steps`.
+    figures
+        The summary of the run, for the model card.
+    home
+        The folder that the model was read from.
+    calibration
+        The risk that the model keeps and the cut-offs that follow from it; None where no bank has risk control.
+    calibration_data
+        Returns the held-out examples that it is calibrated on, as features; None where the model has none.
+    anchor_data
+        Returns the shared examples that the base was trained on, as features; None where the model has none.
+
+    Notes
+    -----
+    `state_dict` holds the base, the trained router and the backbone where it is a module. Experts are read from disk
+    when they are first asked and are no part of it; `save_pretrained` writes everything.
+
+    Examples
+    --------
+    >>> import torch
+    >>> x = torch.randn(300, 8)
+    >>> y = x[:, :4].argmax(1)
+    >>> model = Model().fit_base(x[:100], y[:100])
+    >>> for name, labels in {"first": (0, 1), "second": (2, 3)}.items():
+    ...     own = torch.isin(y[:200], torch.tensor(labels))
+    ...     _ = model.add_expert(name, x[:200][own], y[:200][own])
+    >>> _ = model.calibrate(x[200:], y[200:], risk=0.05)
+    >>> model(x[:5]).shape
+    torch.Size([5, 4])
+    """
+
+    base: Base
+    router: TrainedRouter | None
+    experts: ExpertLibrary
+
+    def __init__(
+        self,
+        backbone: Backbone = None,
+        classes: Sequence[str] = (),
+        *,
+        config: ModelConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.info = ModelInfo((), tuple(map(str, classes)), (-1,) * len(classes))
+        self._chosen = config  # None: settings follow from the numbers of examples
+        name = backbone if isinstance(backbone, str) else FEATURES
+        self.config = config or default_config(backbone=name)
+        self.backbone = backbone if isinstance(backbone, nn.Module) else None  # a submodule, so that it moves along
+        self._function = None if backbone is None or isinstance(backbone, str | nn.Module) else backbone
+        self.seed = seed
+        text = isinstance(backbone, str)
+        own = backbone is not None and not text
+        reads = "" if own else "text" if text else "features"
+        self.info = replace(self.info, reads=reads)
+        self.read: Callable[[Any], Any] = READERS[reads] if reads else _as_given
+        self._set_up()
+
+    def _set_up(self) -> None:
+        self.router = None
+        self.fixed: dict[BankId, Bank] = {}
+        self.joint_routers: dict[BankId, TrainedRouter] = {}
+        self.rule, self.routing = "red", KEYS
+        self.decomposer: Callable[[], Any] | None = None
+        self.figures: dict[str, Any] = {}
+        self.home: Path | None = None
+        self.calibration: RiskControl | None = None
+        self.calibration_data: Callable[[], Split] | None = None
+        self.anchor_data: Callable[[], Split] | None = None
+        self._shared: SharedData | None = None
+        self._known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
+        self.eval()
+
+    @classmethod
+    def assemble(
+        cls,
+        info: ModelInfo,
+        config: ModelConfig,
+        read: Callable[[Any], Tensor],
+        base: Base,
+        experts: ExpertLibrary,
+        router: TrainedRouter | None = None,
+        *,
+        fixed: dict[BankId, Bank] | None = None,
+        joint_routers: dict[BankId, TrainedRouter] | None = None,
+        rule: str = "red",
+        decomposer: Callable[[], Any] | None = None,
+        figures: dict[str, Any] | None = None,
+        home: Path | None = None,
+        calibration: RiskControl | None = None,
+        calibration_data: Callable[[], Split] | None = None,
+        anchor_data: Callable[[], Split] | None = None,
+    ) -> Model:
+        """Return a model of modules that exist already; the arguments are the attributes of the same names."""
+        model = cls.__new__(cls)
+        nn.Module.__init__(model)
+        model.info, model.config, model._chosen, model.read = info, config, config, read
+        model.backbone, model._function, model.seed = None, None, 0
+        model._set_up()
+        model.base, model.experts, model.router = base, experts, router
+        model.fixed, model.joint_routers = fixed or {}, joint_routers or {}
+        model.decomposer, model.figures, model.home = decomposer, figures or {}, home
+        model.calibration, model.calibration_data, model.anchor_data = calibration, calibration_data, anchor_data
+        model.routing = KEYS if router is None else TRAINED
+        form = get_rule(RuleId.parse(rule).rule).form
+        model.rule = rule if form in {bank_id.form for bank_id in model.banks} else "moe"
+        return model.eval()
+
+    def with_experts(self, experts: ExpertLibrary, fixed: dict[BankId, Bank] | None = None) -> Model:
+        """Return a model of the same modules with another library of experts; nothing is copied."""
+        return type(self).assemble(
+            self.info,
+            self.config,
+            self.read,
+            self.base,
+            experts,
+            self.router,
+            fixed=self.fixed if fixed is None else fixed,
+            joint_routers=self.joint_routers,
+            rule=self.rule,
+            calibration=self.calibration,
+            calibration_data=self.calibration_data,
+            anchor_data=self.anchor_data,
+        )
+
+    # --- putting a model together
+
+    def fit_base(self, x: Inputs, y: Sequence[Any] | Tensor, domains: Sequence[Any] | None = None) -> Model:
+        """Train the base on the shared examples, freeze it, and return the model.
+
+        Parameters
+        ----------
+        x, y
+            Inputs and labels that everybody who trains an expert may see.
+        domains
+            The domain of each example. Without it, labels tell domains apart: an expert's domain is the labels it was
+            trained on. Give it where domains share labels.
+        """
+        features = self._features(x)
+        names = [str(label) for label in _plain(y)]
+        classes = self.info.classes or tuple(sorted(set(names), key=natural_order))
+        labels = _indices(names, classes)
+        if len(labels) != len(features):
+            raise RedxError(
+                f"There are {len(features)} inputs and {len(labels)} labels; give one label for each input."
+            )
+        if len(set(names)) < 2:
+            raise RedxError("A base tells classes apart; give shared examples of at least two classes.")
+        owners = [str(domain) for domain in _plain(domains)] if domains is not None else []
+        if domains is not None and len(owners) != len(labels):
+            raise RedxError(
+                f"There are {len(labels)} inputs and {len(owners)} domains; give one domain for each input."
+            )
+        known = tuple(sorted(set(owners), key=natural_order))
+        index = torch.tensor([known.index(owner) for owner in owners]) if owners else torch.full_like(labels, -1)
+        own_labels = not owners or classes_are_disjoint(index.numpy(), labels.numpy())
+        if self._chosen is None:
+            self.config = default_config(self.config.backbone, shared=len(labels), own_labels=own_labels)
+        split = Split(features, labels, index)
+        with torch.random.fork_rng(devices=[]):  # torch's global generator is as before afterwards
+            seed_everything(self.seed)
+            settings = self.config.base
+            base = fit_encoder(self._build_encoder(), settings, split, len(classes), self.seed, self.config.device)
+        belongs = [-1] * len(classes)
+        for label, owner in zip(labels.tolist(), index.tolist(), strict=True):
+            belongs[label] = owner if own_labels else -1
+        self._set_up()
+        self.base = base
+        shape, reads = tuple(features.shape[1:]), self.info.reads
+        self.info = ModelInfo(known, classes, tuple(belongs), shape=shape, reads=reads)
+        self._shared = SharedData(self._embedded(split), self._embedded(split.only(torch.arange(0))))
+        self.anchor_data = lambda: _present(self._shared).anchors
+        banks = self.config.of_form("residual", "standalone")
+        self.experts = ExpertLibrary({}, base, banks, self.config.ownership, self._fingerprint, classes)
+        return self.eval()
+
+    def add_expert(
+        self,
+        expert: str | Path | Expert,
+        x: Inputs | None = None,
+        y: Sequence[Any] | Tensor | None = None,
+        *,
+        new_classes: bool = False,
+        unverified: bool = False,
+    ) -> str:
+        """Add an expert: train one on its own examples, or take one that was trained elsewhere; return its name.
+
+        Parameters
+        ----------
+        expert
+            The name of the new expert's domain, with its examples; without examples the folder of an expert, the name
+            of one on the Hugging Face Hub, or an `Expert`.
+        x, y
+            Its own examples; nobody else needs them.
+        new_classes
+            Accept labels that the base does not know: the expert brings them as classes of its own.
+        unverified
+            Accept an expert that carries no fingerprint of its base.
+        """
+        self._check_fitted()
+        if x is None and y is None:
+            if not isinstance(expert, Expert):
+                expert = Expert.load(fetch_folder(expert, "expert.json"))
+            return self.experts.add(expert, unverified)
+        if x is None or y is None or not isinstance(expert, str):
+            raise RedxError(
+                "Give the name of the expert's domain, its inputs and its labels; or the folder of an expert."
+            )
+        return self.experts.add(self._train_expert(check_name(expert), x, _plain(y), new_classes))
+
+    def _train_expert(self, name: str, x: Inputs, y: list[Any], new_classes: bool) -> Expert:
+        features, names = self._features(x), [str(label) for label in y]
+        if len(names) != len(features):
+            raise RedxError(f"There are {len(features)} inputs and {len(names)} labels; give one label for each input.")
+        if len(names) < MIN_EXAMPLES:
+            raise RedxError(f"Domain {name!r} has {len(names)} examples; an expert needs at least {MIN_EXAMPLES}.")
+        if self._shared is None:
+            raise RedxError("This model holds no shared examples to train an expert with; call fit_base first.")
+        classes = self.info.classes
+        unknown = sorted(set(names) - set(classes), key=natural_order)
+        if unknown and not new_classes:
+            raise RedxError(
+                f"The base does not know the class {unknown[0]!r:.100}; give new_classes=True if the expert brings it, "
+                "or correct the label."
+            )
+        check_new_classes(name, unknown, classes, ())
+        labels = _indices(names, (*classes, *unknown))
+        by_class = self.config.ownership.score == "classes"
+        if by_class and len(labels.unique()) == len(classes) + len(unknown):
+            raise RedxError(
+                f"Domain {name!r} has all classes, so its labels do not tell it from others; give fit_base the domains "
+                "of the shared examples."
+            )
+        index = self.info.domains.index(name) if name in self.info.domains else -1
+        own = self._embedded(Split(features, labels, torch.full_like(labels, index)))
+        anchors = self._shared.anchors
+        outside = ~torch.isin(anchors.labels, labels) if by_class and index < 0 else anchors.domains != index
+        if not by_class and index < 0 and not self.info.domains:
+            raise RedxError("Experts that share labels need the domains of the shared examples; give them to fit_base.")
+        empty = own.only(torch.arange(0))
+        data = ExpertData(name, own, anchors.only(outside.nonzero()[:, 0]), empty)
+        config = (
+            self.config
+            if self._chosen
+            else default_config(self.config.backbone, own=len(labels), shared=len(anchors), own_labels=by_class)
+        )
+        base, every = extend_base(self.base, len(unknown)), (*classes, *unknown)
+        (trained,) = train_experts(config, [data], base, self.seed, self.info.unit, every, self.experts.fingerprint)
+        return trained
+
+    def remove_expert(self, name: str) -> Expert:
+        """Remove an expert and return it, so that it can be added again; the others stay as they are, bit for bit."""
+        self._check_fitted()
+        return self.experts.remove(name)
+
+    def fit_router(self, x: Inputs | None = None, domains: Sequence[Any] | None = None, router: str = KEYS) -> Model:
+        """Choose the router, and train it where there is something to train; return the model.
+
+        Parameters
+        ----------
+        x, domains
+            Inputs with the name of each one's expert; `keys` needs none.
+        router
+            `keys`, the experts' own ownership scores; or one of `redx.ROUTERS`, such as `mlp` or `linear`.
+        """
+        self._check_fitted()
+        if router == KEYS:
+            self.router, self.routing = None, KEYS
+            return self
+        ROUTERS[router]  # refused before the inputs are read
+        if x is None or domains is None:
+            raise RedxError(f"The router {router!r} is trained; give inputs and the name of each one's expert.")
+        names, owners = self.experts.names, [str(domain) for domain in _plain(domains)]
+        if unknown := sorted(set(owners) - set(names)):
+            raise RedxError(f"There is no expert {unknown[0]!r}; choose from {', '.join(names)}.")
+        split = self._embedded(
+            Split(self._features(x), torch.zeros(len(owners), dtype=torch.long), _indices(owners, names))
+        )
+        training = self.config.router.training if self._chosen else default_training(len(owners))
+        config = self.config.router.model_copy(update={"shape": router, "training": training})
+        network = train_router(config, names, split, split, self.seed, self.config.device)
+        self.config = self.config.model_copy(update={"router": config})
+        self.router, self.routing = TrainedRouter(network, names), TRAINED
+        self.info = replace(self.info, routed=names)
+        return self
+
+    def keep_shared(self, shared: SharedData) -> None:
+        """Keep shared examples as features, which further experts are trained with."""
+        self._shared = shared
+
+    def _build_encoder(self) -> Encoder:
+        """Return the untrained encoder: the user's own backbone with a trunk, or the one that the settings name."""
+        own = self.backbone if self.backbone is not None else self._function
+        return build_encoder(self.config) if own is None else ModuleEncoder(own, FeatureTrunk(self.config.base.trunk))
+
+    def _features(self, x: Inputs) -> Tensor:
+        """Return what the frozen backbone gives for inputs; it runs once for each of them."""
+        if hasattr(self, "base"):
+            encoder = self.base.encoder
+        else:
+            with torch.random.fork_rng(devices=[]):
+                encoder = self._build_encoder()
+        inputs = self.read(x)
+        if isinstance(inputs, Mapping):  # such as a tokenizer returns
+            return encoder.read(cast(Any, inputs))
+        encoder.prepare([inputs])
+        return torch.cat([encoder.read(inputs[start : start + ROWS]) for start in range(0, len(inputs), ROWS)])
+
+    def _embedded(self, split: Split) -> Split:
+        """Return examples whose inputs went through the backbone as the features that experts read."""
+        with torch.no_grad():
+            h = (self.base.encoder(split.inputs) - self.base.mean) / self.base.scale
+        return Split(h, split.labels, split.domains)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        return fingerprint_base(self.base, self.config, self.info.classes, self.info.shape)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "base"):
+            raise RedxError("This model has no base yet; train one with model.fit_base(inputs, labels).")
+
+    @property
+    def uses_keys(self) -> bool:
+        """Whether the experts' own ownership scores are the gates."""
+        return self.routing == KEYS or self.router is None
+
+    def place(self, device: str) -> None:
+        """Let experts, heads and routers compute on a device; the base stays where it is.
+
+        Parameters
+        ----------
+        device
+            `cpu` or `cuda`; where there is no CUDA device everything stays on the CPU.
+        """
+        if (device := usable_device(device)) == "cpu":
+            return
+        self.experts.apply(lambda tensor: tensor.to(device))
+        for module in (*self.fixed.values(), *self.joint_routers.values(), self.router):
+            if module is not None:
+                module.to(device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Model:
+        """Move or convert experts, heads and routers together with the registered modules."""
+        super()._apply(fn, recurse)
+        for module in (*self.fixed.values(), *self.joint_routers.values()):
+            module._apply(fn)
+        if hasattr(self, "experts"):
+            self.experts.apply(fn)
+        return self
+
+    # --- what it consists of
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The labels, in the order of the logits: the base's, then those that experts bring; empty for a regression."""
+        return self.info.classes + self.experts.new_classes
+
+    @property
+    def domain_names(self) -> tuple[str, ...]:
+        """The domains as `Parts.domains` counts them: the experts, then domains of the data without an expert."""
+        return order_domains(self.experts.names, self.info.domains)
+
+    def expert_index(self, domains: Tensor) -> Tensor:
+        """Return domains that count as in the data, (N,), as indices into `domain_names`."""
+        names = self.domain_names
+        return torch.tensor([names.index(name) for name in self.info.domains])[domains]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the experts are those of the run, one per domain of the data, with the classes of the base."""
+        return set(self.experts.names) == set(self.info.domains) and not self.experts.new_classes
+
+    @property
+    def banks(self) -> list[BankId]:
+        """The banks that can be asked; joint and averaged ones only while the experts are those of the run."""
+        fixed = [bank_id for bank_id in self.fixed if self.is_complete or bank_id.form == "pooled"]
+        return [*self.experts.banks, *fixed]
+
+    def bank(self, bank_id: BankId) -> Bank:
+        """Return a bank as one stack."""
+        return self.fixed[bank_id] if bank_id in self.fixed else self.experts.stacked_bank(bank_id)
+
+    # --- parts
+
+    def parts(self, inputs: Inputs) -> Parts:
+        """Return the `Parts` of inputs for the model's rule; labels and domains are not known."""
+        return self._parts_of_features(self.embed(inputs))
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        """Return the composed logits, (N, C)."""
+        rule, _ = self.rule_and_bank()
+        parts = self.parts(inputs)
+        return torch.cat([to_logits(rule, compose(rule, part, rule.weights(part))) for _, part in parts.chunks()])
+
+    def head(self) -> ComposedHead:
+        """Return what follows the backbone as one plain module, features (N, E) to logits, for `torch.export`."""
+        return ComposedHead(self)
+
+    def embed(self, inputs: Inputs) -> Tensor:
+        """Return the standardised features of inputs, (N, E): what base, experts and router read."""
+        self._check_fitted()
+        read = self.read(inputs)
+        return self.base.embed(read)
+
+    def _parts_of_features(self, h: Tensor) -> Parts:
+        return self.parts_of(h, self.rule_and_bank()[1])
+
+    def parts_of(
+        self, h: Tensor, bank_id: BankId, labels: Tensor | None = None, domains: Tensor | None = None
+    ) -> Parts:
+        """Return the `Parts` of features for one bank.
+
+        Parameters
+        ----------
+        h
+            Features of shape (N, E), as `base.embed` returns them.
+        bank_id
+            The bank to run.
+        labels, domains
+            Tensors of shape (N,); domains count as in `domain_names`, and -1 is unknown; None where nobody knows them.
+
+        Returns
+        -------
+        Parts
+            Base logits, residuals and gates of these examples.
+        """
+        fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
+        outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
+        gates, claims = self._gates_and_claims(h, bank_id)
+        parts = Parts(self._base_logits(h), self._in_units(outputs), gates[:, : outputs.shape[1]], labels, domains)
+        parts = self._with_gain(parts, bank_id, self.experts)
+        if not self._has_control(bank_id):
+            return parts
+        return self._controlled(parts, self.experts, self.experts.claims(h) if claims is None else claims)
+
+    def _base_logits(self, h: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._in_units(self.experts.extended_base.classify(h))
+
+    def _in_units(self, outputs: Tensor) -> Tensor:
+        """Return outputs of networks in the units of the answers."""
+        return outputs if self.info.unit == 1 else outputs / self.info.unit
+
+    def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
+        """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
+        return self._gates_and_claims(h, bank_id)[0]
+
+    def _gates_and_claims(self, h: Tensor, bank_id: BankId | None) -> tuple[Tensor, Tensor | None]:
+        """Return the gates, and the ownership scores, (N, K) each, where the gates are made of them."""
+        router = self._router_of(bank_id)
+        gates = router.gates(h, self.experts)
+        if isinstance(router, KeyRouter):
+            return gates, gates
+        if router is not self.router or not self.config.router.claims or not self.config.has_ownership:
+            return gates, None
+        claims = self.experts.claims(h)
+        return gates + claims, claims
+
+    def _router_of(self, bank_id: BankId | None) -> Router:
+        if self.uses_keys or self.router is None:
+            return KeyRouter()
+        return self.joint_routers.get(bank_id, self.router) if bank_id else self.router
+
+    def route_by_keys_if_needed(self) -> None:
+        """Route by `keys` where the trained router lacks a gate for one of the experts."""
+        if self.router is not None and self.router.missing(self.experts.names):
+            self.routing = KEYS
+
+    # --- answers
+
+    def predict(self, inputs: Inputs, top: int | None = None, abstain: float | None = None) -> list[Any]:
+        """Return the answer to each input: a label, or the number of a regression.
+
+        Parameters
+        ----------
+        inputs
+            What the task reads: texts, images, features or pairs of numbers.
+        top
+            Run only this many experts per example, those with the largest gates; others are not even read from disk.
+            The score `contest` then compares the claims of the experts that some example needs, unless the gates read
+            all claims, so that the risk that was calibrated for all experts is kept only approximately.
+        abstain
+            Answer None where an input looks like none of the known classes. This is the largest share of inputs of
+            known classes on which that may happen, such as 0.05.
+
+        Returns
+        -------
+        list
+            One answer per input; None where the model abstains.
+        """
+        (rule, bank_id), h = self.rule_and_bank(), self.embed(inputs)
+        if top is None or not rule.routed:
+            parts = self._parts_of_features(h)
+            predicted = predict(rule, parts, rule.weights(parts))
+        else:
+            predicted = self._predict_sparse(h, rule, bank_id, top)
+        classes, answers = self.classes, predicted.tolist()
+        answers = [classes[index] for index in answers] if classes else answers
+        if abstain is None:
+            return answers
+        strange = self.are_strange(h, abstain).tolist()
+        return [None if odd else answer for answer, odd in zip(answers, strange, strict=True)]
+
+    def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
+        if not 1 <= top <= len(self.experts):
+            raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
+        gates, claims = self._gates_and_claims(h, bank_id)
+        first = gates.topk(top, -1, sorted=False).indices.sort(-1).values  # (N, top), in the order of the experts
+        used, places = first.unique(return_inverse=True)  # columns that any example needs, and each one's among them
+        library = self.experts.at(used.tolist())
+        outputs = self._in_units(library.first_outputs(bank_id, h, places))
+        parts = Parts(self._base_logits(h), outputs, gates.gather(1, first))
+        parts = self._with_gain(parts, bank_id, library, places)
+        if self._has_control(bank_id):
+            known = (library, library.claims(h), places) if claims is None else (self.experts, claims, first)
+            parts = self._controlled(parts, *known)
+        return predict(rule, parts, rule.weights(parts))
+
+    def explain(self, inputs: Inputs) -> list[Explanation]:
+        """Return for each input the answer, the weights and contributions of the experts, and the exact radius."""
+        return self.explain_features(self.embed(inputs))
+
+    def explain_features(self, h: Tensor) -> list[Explanation]:
+        """Return what `explain` returns, for features that `embed` returned, (N, E)."""
+        rule, _ = self.rule_and_bank()
+        parts = self._parts_of_features(h)
+        weights, certified = rule.weights(parts), certify(rule, parts)
+        parts = contributing(rule, parts)
+        base = certify(get_rule("base"), parts).predicted
+        names = self.experts.names if weights.shape[1] == len(self.experts) else ("pooled",)
+        explanations = []
+        for row, predicted in enumerate(certified.predicted.tolist()):
+            column = predicted if self.classes else 0
+            contributions = weights[row] * rule.read(parts.residuals[row])[:, column]
+            explanation = Explanation(
+                answer=self._label(predicted),
+                range=self.domain_of_answer(predicted),
+                expert=names[int(weights[row].argmax())],
+                base=self._label(int(base[row])),
+                weights=dict(zip(names, weights[row].tolist(), strict=True)),
+                contributions=dict(zip(names, contributions.tolist(), strict=True)),
+                radius=float(certified.radius[row]),
+            )
+            explanations.append(explanation)
+        return explanations
+
+    @contextmanager
+    def using(
+        self,
+        rule: str | None = None,
+        without: Sequence[str] = (),
+        adding: Sequence[str | Path] = (),
+        router: str | None = None,
+    ) -> Iterator[Model]:
+        """Use another rule, other experts or another router inside a `with` block.
+
+        Parameters
+        ----------
+        rule
+            A rule, or `rule/bank`.
+        without
+            Names of experts to leave out.
+        adding
+            Folders of experts to add.
+        router
+            `router` (the trained one) or `keys`.
+        """
+        before = self.rule, self.routing
+        self.rule, self.routing = rule or self.rule, check_routing(router) if router else self.routing
+        try:
+            with self.experts.changing() as library:
+                for name in without:
+                    library.remove(name)
+                for folder in adding:
+                    library.add(folder)
+                self.rule_and_bank()
+                yield self
+        finally:
+            self.rule, self.routing = before
+
+    def rule_and_bank(self) -> tuple[Rule, BankId]:
+        """Return the model's rule and the bank that it reads."""
+        name, bank = RuleId.parse(self.rule)
+        rule = get_rule(name)
+        bank_id = BankId(rule.form, bank) if bank else self.config.main_bank(rule.form)
+        if bank_id not in self.banks:
+            have = ", ".join(f"{form} bank {name}" for form, name in self.banks)
+            raise RedxError(f"Rule {self.rule!r} needs a {rule.form} bank; this model has {have}.")
+        return rule, bank_id
+
+    # --- files
+
+    def save_pretrained(self, folder: str | Path, *, calibration: bool = True) -> None:
+        """Write the model as it is now to an empty folder, with a model card.
+
+        Parameters
+        ----------
+        folder
+            The folder, which `Model.from_pretrained` and `redx.load` read.
+        calibration
+            Whether the features of shared and calibration examples are written too, so that experts can be changed
+            later without giving new ones. Leave them out of what others get.
+        """
+        from redx.model.persistence import save_model
+
+        self._check_fitted()
+        save_model(self, Path(folder), calibration)
+
+    @classmethod
+    def from_pretrained(cls, name: str | Path, backbone: Backbone = None, revision: str | None = None) -> Model:
+        """Return a model that `save_pretrained` or `push_to_hub` wrote.
+
+        Parameters
+        ----------
+        name
+            Its folder, or its name on the Hugging Face Hub.
+        backbone
+            The user's own backbone, where it was made with one; it is not saved with the model.
+        revision
+            The revision on the hub.
+        """
+        from redx.model.persistence import load_saved
+
+        return load_saved(cls, fetch_folder(name, "model.json", revision), backbone)
+
+    def push_to_hub(
+        self, name: str, *, private: bool | None = None, token: str | None = None, calibration: bool = False
+    ) -> str:
+        """Upload the model to the Hugging Face Hub, and return its address.
+
+        Parameters
+        ----------
+        name
+            OWNER/NAME of the repository, which is made where there is none.
+        private
+            Whether a new repository is private; by default as the owner's account says.
+        token
+            The access token; by default the one that `hf auth login` stored.
+        calibration
+            Whether shared and calibration examples go along, as in `save_pretrained`.
+        """
+        from huggingface_hub import HfApi
+
+        with TemporaryDirectory() as scratch:
+            folder = Path(scratch) / "model"
+            self.save_pretrained(folder, calibration=calibration)
+            try:
+                api = HfApi(token=token)
+                api.create_repo(name, private=private, exist_ok=True)
+                return str(api.upload_folder(repo_id=name, folder_path=folder, commit_message="A model of redx"))
+            except Exception as error:
+                raise RedxError(
+                    f"The model could not be uploaded as {name} ({first_line(error)}); check the name and your token."
+                ) from error
+
+    # --- risk
+
+    def _has_control(self, bank_id: BankId) -> bool:
+        return bank_id in self.config.banks and self.config.banks[bank_id].controlled
+
+    def _controlled(self, parts: Parts, library: ExpertLibrary, claims: Tensor, columns: Tensor | None = None) -> Parts:
+        """Return the record with confidences and cut-offs, given the claims of these experts, (N, K).
+
+        Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.
+        """
+        calibration = self.calibrated()
+        if calibration.answers and columns is None:
+            claims = _all_claims(library, parts, claims)
+        elif calibration.answers and columns is not None:
+            claims = claims.scatter(1, columns, _all_claims(library, parts, claims.gather(1, columns), columns))
+        sure = confidences(calibration.score, parts.base, parts.residuals, claims, columns)
+        return parts.with_confidences(sure, calibration.cutoffs)
+
+    def _with_gain(self, parts: Parts, bank_id: BankId, library: ExpertLibrary, columns: Tensor | None = None) -> Parts:
+        """Return the record with gates of `keys` that also count what the answers of these experts say.
+
+        Only where experts bring classes: the others have never seen examples of those, and may claim them. So a gate is
+        the ownership score, the log-odds of the expert's own classes in its answer, and what it gains over the base.
+        `columns` are as in `_controlled`.
+        """
+        by_keys = self.uses_keys
+        if not self.experts.new_classes or not by_keys or not bank_id.corrects_base or bank_id in self.fixed:
+            return parts
+        claims = _all_claims(library, parts, parts.gates, columns)
+        return replace(parts, gates=confidences("all", parts.base, parts.residuals, claims))
+
+    def calibrated(self) -> RiskControl:
+        """Return the calibration for the experts that the model has now.
+
+        It is computed anew on the model's calibration examples whenever an expert has been added, removed or replaced.
+
+        Raises
+        ------
+        RedxError
+            Where the experts have changed and the model has no calibration examples.
+        """
+        experts, before = list(self.experts), self.calibration
+        if before is not None and before.covers(experts):
+            return before
+        if self.calibration_data is None:
+            raise RedxError(
+                "This model has no calibration for its experts and holds no examples for one; give some with "
+                "model.calibrate(inputs, labels, risk=…), or leave out the cut-off with the rule 'red/anchored'."
+            )
+        risk, confidence = (before.risk, before.confidence) if before else (self.config.risk, self.config.confidence)
+        self.calibration = self._calibrate(self.calibration_data(), risk, confidence)
+        return self.calibration
+
+    def calibrate(
+        self,
+        inputs: Inputs | None = None,
+        labels: Sequence[Any] | None = None,
+        *,
+        risk: float | None = None,
+        confidence: float | None = None,
+    ) -> RiskControl:
+        """Set the risk that the model keeps, on its own calibration examples or on these.
+
+        Parameters
+        ----------
+        inputs, labels
+            Examples that nothing was trained or chosen on; by default the calibration examples of the run.
+        risk
+            Bound on the harm of the worst router, from 0 to 1; by default 0.01, or the smallest that the examples
+            support.
+        confidence
+            None: the bound holds on average over calibration sets. Otherwise it holds with this probability.
+
+        Returns
+        -------
+        RiskControl
+            The risk, the cut-offs and the thresholds of the examples.
+
+        Examples
+        --------
+        >>> import redx
+        >>> model = redx.load("runs/intents")  # doctest: +SKIP
+        >>> model.calibrate(risk=0.005).cutoffs.simplex  # doctest: +SKIP
+        """
+        if self.config.controlled_bank is None:
+            raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
+        if inputs is None:
+            self.calibration = self.calibrated().at(risk, confidence)
+            return self.calibration
+        if labels is None or len(labels) != len(inputs):
+            raise RedxError("Calibration needs the true label of every example; give as many labels as inputs.")
+        known = {name: index for index, name in enumerate(self.classes)}
+        indices = [known.get(str(label), len(known)) if known else int(label) for label in labels]
+        split = Split(self.embed(inputs), torch.tensor(indices), torch.full((len(indices),), -1))
+        self.calibration_data = lambda: split
+        self.calibration = self._calibrate(split, risk, confidence)
+        return self.calibration
+
+    def _calibrate(self, split: Split, risk: float | None, confidence: float | None) -> RiskControl:
+        """Return the calibration of the present experts on features with labels."""
+        bank_id = self.config.controlled_bank
+        assert bank_id is not None
+        with torch.no_grad():
+            base = self.experts.extended_base.classify(split.inputs) / self.info.unit
+        residuals = self.experts.outputs(bank_id, split.inputs) / self.info.unit
+        claims = self.experts.claims(split.inputs)
+        parts = Parts(base, residuals, torch.zeros_like(claims), split.labels)
+        sure = confidences(self.config.score, base, residuals, _all_claims(self.experts, parts, claims))
+        answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
+        control = RiskControl(risk, confidence, self.config.score)
+        return control.calibrate(parts.with_confidences(sure, None), experts=list(self.experts), answers=answers)
+
+    # --- abstention
+
+    def is_strange(self, inputs: Inputs, rate: float = 0.05) -> Tensor:
+        """Return which inputs look like none of the known classes, (N,).
+
+        Parameters
+        ----------
+        inputs
+            What the task reads.
+        rate
+            Largest share of inputs of known classes that may be taken for strangers.
+        """
+        return self.are_strange(self.embed(inputs), rate)
+
+    def are_strange(self, h: Tensor, rate: float = 0.05) -> Tensor:
+        """Return what `is_strange` returns, for features, (N, E) to (N,)."""
+        score, cutoff = self._familiarity(rate)
+        return score(h) < cutoff
+
+    def _familiarity(self, rate: float) -> tuple[Callable[[Tensor], Tensor], float]:
+        """Return the score of features, and the cut-off that keeps the rate of false abstentions."""
+        if not self.info.classes:
+            raise RedxError("This model answers with numbers and knows no classes; leave out abstain.")
+        if self.anchor_data is None or self.calibration_data is None:
+            raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
+        known, compared = self._known_examples, self.base.encoder.compared
+        now = self.anchor_data, self.calibration_data, tuple(self.experts)  # experts may bring classes
+        if known is None or known[0] != now:
+            anchors, held = self.anchor_data(), self.calibration_data()
+            means = class_means(anchors.inputs[:, compared], anchors.labels)
+            means = torch.cat([means, *self._new_class_means(anchors.inputs)])
+            known = self._known_examples = now, means, familiarity(held.inputs[:, compared], means)
+        _, means, scores = known
+        return lambda h: familiarity(h[:, compared], means), abstention_cutoff(scores, rate)
+
+    def _new_class_means(self, like: Tensor) -> list[Tensor]:
+        """Return the mean features of the classes that each expert brings, as compared, with the dtype of features."""
+        means = [expert.tensors("new_classes").get("means", like[:0]) for expert in self.experts if expert.new_classes]
+        means = [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
+        compared = self.base.encoder.compared
+        return means if compared == slice(None) else [normalize(mean[:, compared], dim=-1) for mean in means]
+
+    def domain_of_answer(self, predicted: int) -> str | None:
+        """Return the domain that a class belongs to, by its index; None where it belongs to several or to none."""
+        if not self.classes or predicted < len(self.info.classes):
+            index = self.info.belongs[predicted] if self.classes else -1
+            return self.info.domains[index] if index >= 0 else self._only_owner(predicted)
+        return self.experts.owner_of(self.classes[predicted])
+
+    def _only_owner(self, predicted: int) -> str | None:
+        """Return the expert that alone was trained on a class; None where several were, or domains were given."""
+        if self.info.domains or not self.classes:
+            return None
+        label = self.classes[predicted]
+        owners = [expert.name for expert in self.experts if label in expert.info.get("classes", ())]
+        return owners[0] if len(owners) == 1 else None
+
+    def _label(self, predicted: int) -> Any:
+        return self.classes[predicted] if self.classes else predicted
+
+
+def _all_claims(library: ExpertLibrary, parts: Parts, claims: Tensor, columns: Tensor | None = None) -> Tensor:
+    """Return the ownership scores, (N, K), which count twice what an expert knows where experts bring classes.
+
+    An ownership score has never seen the new classes of other experts and may claim them. The expert's own answer is a
+    second opinion: the log-odds of its own classes, from another network that was trained on the same examples. Where
+    record and scores hold some experts alone, (N, T), `columns` says which of the library.
+    """
+    own = library.own_classes() if library.new_classes else None
+    if own is None:
+        return claims
+    own = own.to(claims.device)
+    return claims + own_class_score(parts.base[:, None] + parts.residuals, own if columns is None else own[columns])
+
+
+def _as_given(inputs: Any) -> Any:
+    return inputs
+
+
+def _plain(values: Any) -> list[Any]:
+    """Return labels or names as a list of plain values."""
+    return values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+
+
+def _indices(names: Sequence[str], known: Sequence[str]) -> Tensor:
+    """Return the index of every name among those known, (N,)."""
+    places = {name: place for place, name in enumerate(known)}
+    if unknown := [name for name in names if name not in places]:
+        raise RedxError(f"There is no class {unknown[0]!r:.100}; choose from {', '.join(list(places)[:20])}.")
+    return torch.tensor([places[name] for name in names])
+
+
+def _present(shared: SharedData | None) -> SharedData:
+    assert shared is not None
+    return shared
