@@ -25,8 +25,6 @@ ALLOWED = {  # files outside `io` that read something themselves, and why they m
     "model/card.py": "a template inside the package",
     "serve/app.py": "the files of the page inside the package",
     "adapters/domains.py": "packages from PyPI and npm, compared with digests before they are opened",
-    "bench/timing.py": "memory of the process, as Linux tells it",
-    "bench/rows.py": "processor and memory of the machine, as Linux tells them",
 }
 
 

@@ -11,7 +11,6 @@ from typer.core import TyperGroup
 from redx import __version__
 from redx.cli import (
     adapters,
-    bench,
     calibrate,
     certify,
     check,
@@ -31,7 +30,7 @@ from redx.errors import RedxError
 PANELS = {  # how `redx --help` arranges the verbs
     "Train": ("run", "sweep", "report", "list", "fetch", "data"),
     "Ask": ("predict", "solve", "generate", "serve", "replay"),
-    "Measure and prove": ("evaluate", "certify", "calibrate", "check", "bench"),
+    "Measure and prove": ("evaluate", "certify", "calibrate", "check"),
     "Change experts": ("experts", "router", "adapters"),
     "Files and machine": ("export", "shrink", "inspect", "cache", "doctor"),
 }
@@ -131,7 +130,6 @@ adapting.command()(adapters.save)
 adapting.command("export-decomposer")(adapters.export_decomposer)
 app.command()(adapters.generate)
 app.command()(resources.doctor)
-app.command()(bench.bench)
 app.command("list")(run.list_tasks)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from redx.bench.timing import BenchRow, BenchSettings, alternate, peak_memory, share, slope, spread
 from redx.composition.certificate import EPSILONS
 from redx.composition.evaluation import Banks, certify, evaluate, match_banks
 from redx.composition.noise import LEVELS, NOISES
@@ -16,6 +15,7 @@ from redx.composition.risk import RiskControl
 from redx.composition.rules import RULES, get_rule
 from redx.config import BankId
 from redx.seeding import generator
+from speed_rows.timing import BenchRow, BenchSettings, alternate, peak_memory, share, slope, spread
 
 CLEAN = "one clean evaluation"
 EXAMPLES, EXPERTS, CLASSES = 4500, 10, 150  # of the test split of CLINC150

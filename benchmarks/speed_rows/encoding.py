@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from redx.bench.texts import short_texts
-from redx.bench.timing import BenchRow, BenchSettings, absent, alternate, compare, spread
 from redx.models.backbones import hub
 from redx.models.backbones.language import FrozenLM
 from redx.models.backbones.runtimes import Runtime
+from speed_rows.texts import short_texts
+from speed_rows.timing import BenchRow, BenchSettings, absent, alternate, compare, spread
 
 BATCH = 32  # texts of a batch of the opponents, the default of sentence-transformers
 SORTED = "transformers, sorted by length"

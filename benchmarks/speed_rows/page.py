@@ -1,4 +1,4 @@
-"""The page docs/results/speed.md and its figure, from the JSON that `redx bench --json` printed."""
+"""The page docs/results/speed.md and its figure, from the JSON of bench.json."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ TARGETS = {  # by row: what is to be reached; (what the ratio is, whether larger
 HEAD = """# Speed
 
 ```
-python benchmarks/speed.py              # measure every row, then write this page anew
-redx bench --only certify --quick       # try one row with tiny sizes
+python benchmarks/speed.py                            # measure every row, then write this page anew
+python benchmarks/speed.py --only certify --quick     # try one row with tiny sizes
 ```
 
 Every row runs redx and its opponents in turn, several times, in one process or one after the other. The ratio is taken
 within each repetition, so that both sides meet the same state of the machine; the table gives its median and, in
 brackets, the smallest and the largest. Compare ratios, not seconds. Opponents are optional: `pip install
-'redx[bench,text]'`.
+-e '.[onnx]' sentence-transformers`.
 """
 
 

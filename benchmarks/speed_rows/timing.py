@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 PAGE = 4096  # bytes of a page of memory in /proc/self/statm
+INSTALL = "pip install 'redx[onnx]' sentence-transformers"
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def peak_memory(run: Callable[[], object]) -> float:
 def absent(modules: Mapping[str, str]) -> dict[str, str]:
     """Return which opponents are not installed, with what to do: opponents to modules, to opponents to sentences."""
     return {
-        opponent: f"missing: {module.replace('_', '-')} is not installed (pip install 'redx[bench,text]')"
+        opponent: f"missing: {module.replace('_', '-')} is not installed ({INSTALL})"
         for opponent, module in modules.items()
         if importlib.util.find_spec(module) is None
     }

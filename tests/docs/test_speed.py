@@ -1,4 +1,4 @@
-"""The benchmark: its rows have one form, its sides compute the same, and what is missing is named; no times."""
+"""The speed benchmark: its rows have one form, its sides compute the same, and what is missing is named; no times."""
 
 import json
 import math
@@ -10,14 +10,13 @@ import pytest
 import torch
 
 import redx
-from helpers.commands import Ask
-from redx.bench import composing, encoding, timing
-from redx.bench.page import BenchFile, make_page
-from redx.bench.rows import GROUPS, bench_rows, describe_bench
-from redx.bench.texts import made_up_texts
-from redx.bench.timing import BenchRow, BenchSettings
+import speed
 from redx.errors import RedxError
 from redx.models.backbones.language import FrozenLM
+from speed import bench_rows, describe_bench
+from speed_rows import composing, encoding, timing
+from speed_rows.page import BenchFile, make_page
+from speed_rows.timing import BenchRow, BenchSettings
 
 FIELDS = {"name", "ours", "opponents", "ratio", "low", "high", "about", "details", "missing"}
 
@@ -48,9 +47,7 @@ def test_the_row_of_the_estimator_gives_accuracies() -> None:
 @pytest.mark.slow
 def test_rows_on_language_models_have_one_form(qwen: Path, addition: redx.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REDX_CACHE", str(addition.folder.parent / "cache"))
-    monkeypatch.setattr(
-        encoding, "absent", lambda modules: dict.fromkeys(modules, "missing: pip install 'redx[bench]'")
-    )
+    monkeypatch.setattr(encoding, "absent", lambda modules: dict.fromkeys(modules, "missing: pip install 'redx[onnx]'"))
     settings = BenchSettings(1, True, str(qwen), str(qwen), addition.folder)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # sentence-transformers warns of its own interfaces
@@ -61,7 +58,7 @@ def test_rows_on_language_models_have_one_form(qwen: Path, addition: redx.Run, m
     encode, compose, train, _ = rows
     assert encode.details["largest difference"] < 1e-5
     assert "ONNX Runtime" in encode.missing
-    assert "redx[bench" in encode.missing["ONNX Runtime"]
+    assert "redx[onnx" in encode.missing["ONNX Runtime"]
     assert "peft mixed batch" in compose.opponents
     assert train.details["largest difference of weights"] < 1e-5
 
@@ -115,7 +112,7 @@ def test_ratios_are_taken_within_repetitions() -> None:
 def test_missing_opponents_come_with_the_command_that_installs_them() -> None:
     (problem,) = timing.absent({"torch": "torch", "other": "no_such_module"}).values()
     assert "no-such-module is not installed" in problem
-    assert "redx[bench" in problem
+    assert "redx[onnx" in problem
 
 
 def test_slopes_and_peak_memory() -> None:
@@ -123,29 +120,31 @@ def test_slopes_and_peak_memory() -> None:
     assert timing.peak_memory(lambda: torch.ones(20_000_000).sum()) >= 0
 
 
-def test_made_up_texts_differ_and_repeat() -> None:
-    texts = made_up_texts(50)
-    assert len(set(texts)) == 50
-    assert texts == made_up_texts(50)
-
-
-def test_unknown_rows_and_no_repetitions_are_refused(ask: Ask) -> None:
-    code, _, err = ask("bench", "--only", "speed")
-    assert code == 2
-    assert "choose from encode" in err
-    code, _, err = ask("bench", "--only", "sweep", "--repeat", "0")
-    assert code == 2
-    assert "at least one repetition" in err
-    with pytest.raises(RedxError, match="no row"):
+def test_unknown_rows_and_no_repetitions_are_refused() -> None:
+    with pytest.raises(RedxError, match="choose from encode"):
         list(bench_rows(["x"], BenchSettings()))
+    with pytest.raises(RedxError, match="at least one repetition"):
+        list(bench_rows(["sweep"], BenchSettings(repeat=0)))
 
 
-def test_the_command_prints_json(ask: Ask) -> None:
-    code, out, _ = ask("bench", "--only", "certify", "--quick", "--repeat", "1", "--json")
-    printed = json.loads(out)
-    assert code == 0
+def test_the_command_prints_json_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(speed, "RESULTS", tmp_path)
+    speed.main(["--only", "certify", "--quick", "--repeat", "1", "--json"])
+    printed = json.loads(capsys.readouterr().out)
     assert [row["name"] for row in printed["rows"]] == ["certify"]
     assert printed["machine"]["cores"]
+    assert not list(tmp_path.iterdir())
+
+
+def test_new_rows_take_the_place_of_their_groups_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "RESULTS", tmp_path)
+    old = [BenchRow(name, 1.0, {}, 1.0, 1.0, 1.0, "old") for name in ("encode", "compose-5", "compose-50", "sweep")]
+    (tmp_path / "bench.json").write_text(json.dumps(describe_bench(old)))
+    speed.merge([BenchRow("compose-5", 2.0, {}, 2.0, 2.0, 2.0, "new")])
+    rows = json.loads((tmp_path / "bench.json").read_text())["rows"]
+    assert [(row["name"], row["about"]) for row in rows] == [("encode", "old"), ("compose-5", "new"), ("sweep", "old")]
 
 
 def test_the_page_shows_every_row(tmp_path: Path) -> None:
@@ -158,11 +157,3 @@ def test_the_page_shows_every_row(tmp_path: Path) -> None:
     assert "| compose-5 |" in text
     assert "about \\| it" in text
     assert "0.1 %" in text
-
-
-def test_every_group_has_a_function() -> None:
-    from importlib import import_module
-
-    for name in GROUPS.values():
-        module, function = name.split(".")
-        assert callable(getattr(import_module(f"redx.bench.{module}"), function))

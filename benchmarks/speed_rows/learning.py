@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 
 import torch
 
-from redx.bench.texts import short_texts
-from redx.bench.timing import BenchRow, BenchSettings, alternate, compare
 from redx.config import BankConfig, BankId, TrainingConfig
 from redx.data.dataset import Split
 from redx.models.backbones import hub
@@ -21,6 +19,8 @@ from redx.models.base import Base
 from redx.seeding import generator
 from redx.training.banks import train_bank
 from redx.training.datasets import ExpertData
+from speed_rows.texts import short_texts
+from speed_rows.timing import BenchRow, BenchSettings, alternate, compare
 
 EXPERTS, SEEDS, CLASSES = 5, 3, 10
 BANK = BankId("residual", "plain")

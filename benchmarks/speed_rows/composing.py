@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.bench.timing import BenchRow, BenchSettings, absent, alternate, share, spread
 from redx.config import BankConfig, BankId
 from redx.model.model import Model, ModelInfo
 from redx.models.backbones import hub
@@ -21,6 +20,7 @@ from redx.models.library import ExpertLibrary
 from redx.models.router import NetworkRouter, TrainedRouter
 from redx.seeding import generator
 from redx.tasks import get_preset
+from speed_rows.timing import BenchRow, BenchSettings, absent, alternate, share, spread
 
 EXAMPLES, TOKENS, CLASSES, RANK = 64, 12, 99, 16
 COUNTS, QUICK_COUNTS = (5, 50, 500, 4096), (5,)

@@ -13,12 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import redx
-from redx.bench.texts import made_up_texts
-from redx.bench.timing import BenchRow, BenchSettings, alternate, share, spread
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.models.encoder import TextEncoder
 from redx.training.datasets import read_shared
+from speed_rows.texts import made_up_texts
+from speed_rows.timing import BenchRow, BenchSettings, alternate, share, spread
 
 IMPORT = "import torch"
 DOMAINS = 3
