@@ -86,13 +86,25 @@ def test_training_the_router_changes_nothing_else(run_copy: RunCopy, ask: Ask) -
 
 
 @pytest.mark.slow
-def test_an_expert_without_a_gate_needs_another_router(addition_copy: Path, ask: Ask) -> None:
+def test_keys_routes_while_the_router_lacks_a_gate_and_every_answer_says_so(addition_copy: Path, ask: Ask) -> None:
     run = RunCopy(addition_copy, redx.load(addition_copy).experts.names)
     succeeded(ask("experts", "remove", run.folder, run.names[0]))
     succeeded(ask("router", "train", run.folder))
-    succeeded(ask("experts", "add", run.folder, run.removed(run.names[0])))
-    refused(ask("predict", run.folder, "What is 3 plus 4?"), "--router keys")
-    succeeded(ask("predict", run.folder, "What is 3 plus 4?", "--router", "keys"))
+    note = f"the trained router has no gate for {run.names[0]!r}, so keys routes until `redx router train RUN`"
+    added = succeeded(ask("experts", "add", run.folder, run.removed(run.names[0]), "--json"))
+    assert json.loads(added)["note"] == note
+    words = ("predict", run.folder, "What is 3 plus 4?")
+    for rule in ((), ("--rule", "sum")):
+        code, out, err = ask(*words, *rule, "--json")
+        assert (code, err) == (0, f"note: {note}\n")
+        assert [(answer["router"], answer["note"]) for answer in json.loads(out)] == [("keys", note)]
+    assert note in ask(*words)[2]
+    code, out, err = ask(*words, "--router", "keys", "--json")
+    assert (code, err, "note" in json.loads(out)[0]) == (0, "", False)
+    refused(ask(*words, "--router", "router"), "has no gate", "redx router train RUN")
+    succeeded(ask("router", "train", run.folder))
+    code, out, err = ask(*words, "--json")
+    assert (code, err, json.loads(out)[0]["router"]) == (0, "", "router")
 
 
 def test_bad_experts_are_refused_in_one_sentence_and_change_nothing(

@@ -99,7 +99,7 @@ def test_features_of_the_same_size_but_other_bytes(tmp_path: Path) -> None:
     FeatureCache(tmp_path, 2).add([[("one", torch.ones(1, 2))]])
     assert FeatureCache(tmp_path, 2).get(["one"])[0].tolist() == [[1, 1]]
     overwrite(next(path for path in tmp_path.glob("*.npy") if ".index" not in path.name))
-    with pytest.raises(RedxError, match=r"was changed after it was written .*; delete"):
+    with pytest.raises(RedxError, match=r"was changed after it was written .*redx cache clear"):
         FeatureCache(tmp_path, 2).get(["one"])
 
 

@@ -65,7 +65,13 @@ def add(
         model, name = editing.add_expert(folder, expert, seed, unverified), Expert.load(expert).name
         _warn_unverified(unverified, name)
     new = list(model.experts[name].new_classes)
-    result = {"added": name, "experts": model.experts.names, "new_classes": new, "risk": risk}
+    result = {
+        "added": name,
+        "experts": model.experts.names,
+        "new_classes": new,
+        "risk": risk,
+        "note": model.routing_note,
+    }
     _print_result(as_json, result, f"added {name}{_class_note(new)}; {_router_note(model)}")
 
 
@@ -105,6 +111,7 @@ def replace(
     note = f"replaced {name} by {new}{_class_note(classes)}"
     message = f"{note}; the old one is kept in {kept}; {_router_note(model)}"
     result = {"replaced": name, "by": new, "kept": str(kept), "new_classes": classes, "risk": risk}
+    result["note"] = model.routing_note
     _print_result(as_json, result, message)
 
 
@@ -254,10 +261,4 @@ def _figure(value: Any) -> str:
 
 
 def _router_note(model: Model) -> str:
-    lacking = model.router.missing(model.experts.names) if model.router else []
-    if not lacking:
-        return "the router has a gate for it"
-    return (
-        f"the trained router has no gate for {lacking[0]!r}, for its width is fixed; "
-        "retrain it with `redx router train RUN`, or ask with --router keys"
-    )
+    return model.routing_note or "the router has a gate for it"

@@ -48,7 +48,7 @@ def predict(
             f"A run of '{task.name}' reads no text; ask it in Python with redx.load('{folder}').predict(…)."
         )
 
-    def ask(model: Model) -> tuple[list[dict[str, Any]], str]:
+    def ask(model: Model) -> tuple[list[dict[str, Any]], str, str | None]:
         with model.using(rule, without=without or (), router=router):
             if risk is not None:
                 model.calibrate(risk=risk, confidence=model.calibrated().confidence)
@@ -58,9 +58,14 @@ def predict(
             if abstain is not None:
                 for facts, strange in zip(answers, model.are_strange(h, abstain).tolist(), strict=True):
                     facts |= {"abstained": strange, "answer": None if strange else facts["answer"]}
-            return answers, model.rule
+            note = None if router else model.routing_note
+            if note:
+                answers = [facts | {"note": note} for facts in answers]
+            return answers, model.rule, note
 
-    answers, used_rule = ask_model(folder, seed, ask)
+    answers, used_rule, note = ask_model(folder, seed, ask)
+    if note:
+        say(f"note: {note}", error=True)
     if as_json:
         return print_json(answers)
     for facts in answers:

@@ -568,6 +568,14 @@ class Model(nn.Module):
         if self.router is not None and self.router.missing(self.experts.names):
             self.routing = KEYS
 
+    @property
+    def routing_note(self) -> str | None:
+        """Why `keys` routes although the model has a trained router; None where that is not so."""
+        missing = self.router.missing(self.experts.names) if self.router is not None else []
+        if not missing or self.routing != KEYS:
+            return None
+        return f"the trained router has no gate for {missing[0]!r}, so keys routes until `redx router train RUN`"
+
     # --- answers
 
     def predict(self, inputs: Inputs, top: int | None = None, abstain: float | None = None) -> list[Any]:

@@ -29,7 +29,6 @@ from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
 from redx.model.model import Model
 from redx.model.persistence import is_saved_model, load_model
-from redx.models.router import KEYS
 from redx.runs.transaction import LOCK, Value, consistently, recover
 from redx.tasks import TASKS, Task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
@@ -75,7 +74,10 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     """
     if is_saved_model(Path(folder)):
         return Model.from_pretrained(Path(folder))
-    return ask_model(folder, seed, lambda model: model)
+    model = ask_model(folder, seed, lambda model: model)
+    if model.routing_note:
+        log.warning("%s", model.routing_note)
+    return model
 
 
 def ask_model(folder: str | os.PathLike[str], seed: int | None, ask: Callable[[Model], Value]) -> Value:
@@ -138,15 +140,7 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         model.calibration_data = partial(read_features, "calibration")
         model.anchor_data = partial(read_features, "anchors")
     model.route_by_keys_if_needed()
-    if model.router is not None and model.routing == KEYS:
-        log.warning("%s", _keys_note(model))
     return model
-
-
-def _keys_note(model: Model) -> str:
-    assert model.router is not None
-    missing = model.router.missing(model.experts.names)[0]
-    return f"the trained router has no gate for {missing!r}, so keys routes until `redx router train RUN`"
 
 
 def choose_seed(folder: Path, seed: int | None) -> tuple[RunConfig, int]:

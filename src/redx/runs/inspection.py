@@ -99,7 +99,7 @@ def _file_kind(names: set[str], about: dict[str, Any]) -> str:
         return "parts"
     if names == {"simplex", "box"}:
         return "thresholds of calibration examples"
-    if {"classifier.weight", "bus.mean"} <= names:
+    if {"classifier.weight", "standardise.mean"} <= names:
         return "base"
     if {"mean", "deviation"} <= names and starts <= {"mean", "deviation", "layers"}:
         return "router"

@@ -148,6 +148,9 @@ def _to_parts(tensors: dict[str, Tensor]) -> Parts:
     names = ("base", "residuals", "gates", "labels", "domains")
     if unknown := sorted(set(tensors) - {*names, "confidences"}):
         raise ValueError(f"a tensor {unknown[0]}")
+    for name, tensor in tensors.items():
+        if tensor.dtype != (torch.int64 if name in ("labels", "domains") else torch.float32):
+            raise ValueError(f"{name} of another type")
     return Parts(*(tensors[name] for name in names), confidences=tensors.get("confidences"))
 
 
@@ -162,12 +165,8 @@ def _folder_domains(seed_folder: Path) -> tuple[str, ...]:
 
 
 def _check_parts(parts: Parts, domains: int) -> Parts:
-    """Return parts from a file, or raise an error where types, labels or domains cannot be those of a run."""
+    """Return parts from a file, or raise an error where labels or domains cannot be those of a run."""
     labels, owners = parts.true_labels(), parts.true_domains()
-    outputs, indices = (parts.base, parts.residuals, parts.gates), (labels, owners)
-    outputs += () if parts.confidences is None else (parts.confidences,)
-    if {tensor.dtype for tensor in outputs} - {torch.float32} or {tensor.dtype for tensor in indices} - {torch.int64}:
-        raise ValueError("tensors of other types")
     _, experts, classes = parts.residuals.shape
     inside = classes == 1 or bool(((labels >= 0) & (labels < classes)).all())
     if not len(parts) or not experts or not classes or not inside:
