@@ -52,7 +52,7 @@ def test_experts_are_left_out_and_the_risk_is_chosen(ask: Ask, addition: redx.Ru
 
 @pytest.mark.slow
 def test_with_cached_features_transformers_is_not_imported(addition: redx.Run) -> None:
-    known = unpack_texts(read_shared(addition.folder / "seed-0").calibration.inputs[:1])[0]
+    known = unpack_texts(read_shared(addition.folder / "seed-0" / "shared.safetensors").calibration.inputs[:1])[0]
     code = (
         "import sys; from redx.cli import main\n"
         "try: main(sys.argv[1:])\n"
