@@ -1,4 +1,4 @@
-"""JSONL and CSV files: every fault is reported by its line, and a file is written whole or not at all."""
+"""JSONL, CSV and Parquet files: every fault is reported by its line, and a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from redx.data import tables
 from redx.errors import RedxError
@@ -217,3 +219,29 @@ def test_an_error_names_few_of_many_columns(tmp_path: Path) -> None:
     assert len(str(refused.value)) < 1500
     assert "has no column 'text', only 'columncolumn" in str(refused.value)
     assert "…); correct them." in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "message"),
+    [
+        ({str(number): [1] for number in range(1001)}, {}, "1 rows of 1,001 columns; give at most"),
+        ({"a": range(2**22 + 1), "b": range(2**22 + 1)}, {}, "4,194,305 rows of 2 columns; give at most 8,388,608"),
+        ({"a": ["x" * 5000] * 3}, {"use_dictionary": False}, "unpacks to more than 9,999 bytes"),
+        ({"a": ["x" * 5000] * 3}, {}, "unpacks to more than 9,999 bytes"),  # the text lies in the file once
+    ],
+)
+def test_parquet_files_that_unpack_to_too_much_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    parquet.write_table(pyarrow.table(columns), tmp_path / "t.parquet", **options)
+    if "unpacks" in message:
+        monkeypatch.setattr(tables, "MAX_BYTES", 9_999)
+    with pytest.raises(RedxError, match=message):
+        tables.read_table(tmp_path / "t.parquet", lambda _: None)
+
+
+def test_all_row_groups_of_parquet_are_read(tmp_path: Path) -> None:
+    table = pyarrow.table({"text": [f"text {number}" for number in range(600)], "list": [[1]] * 600})
+    parquet.write_table(table, tmp_path / "t.parquet", row_group_size=70, compression="zstd")
+    expected = [{"text": f"text {number}", "list": []} for number in range(600)]  # lists are not unpacked
+    assert tables.read_table(tmp_path / "t.parquet", lambda _: None) == expected

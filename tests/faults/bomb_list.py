@@ -41,16 +41,6 @@ def long_and_short(length: int) -> Callable[[Path], object]:
     return repeat(ROW + ROW.replace(b"yes", b"no"), ROW.replace(b"a b", b"x" * length))
 
 
-def dictionary(rows: int, length: int) -> Callable[[Any], Any]:
-    """Return a maker of a table in which all rows share one long text."""
-    return lambda pa: pa.table(
-        {
-            name: pa.DictionaryArray.from_arrays(pa.array([0] * rows, "int32"), ["x" * length])
-            for name in ("text", "label")
-        }
-    )
-
-
 def one_text(pa: Any) -> Any:
     """Return a table of one text that is compressed to a thousandth and less."""
     return pa.table({"text": ["x" * 10**9]})
@@ -92,10 +82,7 @@ def text_bombs() -> list[Bomb]:
         ("rows of wide cells", "t.csv", repeat("é😀,".encode() * 102 + b"d\n", b"text,label,domain," + cells + b"\n")),
         ("rows of another length", "t.csv", repeat(b"a\n", b"text,label,domain\n")),
         ("blank lines", "t.csv", repeat(b"\n")),
-        ("dictionary", "t.parquet", parquet(dictionary(1000, 10**7))),
-        ("a group of dictionaries", "t.parquet", parquet(dictionary(256, 10**6))),
         ("compressed text", "t.parquet", parquet(one_text, **PACKED)),
-        ("compressed text, a lie", "t.parquet", parquet(one_text, True, **PACKED)),
         ("repeated numbers", "t.parquet", parquet(lambda pa: pa.table(
             {name: pa.array([7], "int64").take(pa.array(bytes(2**23), "uint8")) for name in ("text", "label")}))),
         ("repeated texts", "t.parquet", parquet(lambda pa: pa.table(
@@ -104,8 +91,6 @@ def text_bombs() -> list[Bomb]:
         ("columns", "t.parquet", parquet(lambda pa: pa.table({str(n): [1] for n in range(100_000)}))),
         ("lists", "t.parquet", parquet(lambda pa: pa.table(
             {"text": pa.ListArray.from_arrays([0, 10**8, 2 * 10**8], pa.array(bytes(2 * 10**8), "int8"))}))),
-        ("wide numbers", "t.parquet", parquet(lambda pa: pa.table({"text": pa.DictionaryArray.from_arrays(
-            pa.array([0] * 300, "int32"), pa.array([bytes(40_000_000)], pa.binary(40_000_000)))}))),
     ]  # fmt: skip
     every = TEXTS.replace(" --limit 100", "")  # all texts are packed together
     runs = [Bomb(name, file, write, every if "short" in name else TEXTS) for name, file, write in tables]

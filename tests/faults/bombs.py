@@ -165,38 +165,16 @@ def gzipped(path: Path) -> None:
 # --- tables
 
 
-def parquet(make: Callable[[Any], Any], lie: bool = False, **options: Any) -> Callable[[Path], object]:
-    """Return a writer of a Parquet file; `make` gets pyarrow, and a lie declares 100 bytes."""
+def parquet(make: Callable[[Any], Any], **options: Any) -> Callable[[Path], object]:
+    """Return a writer of a Parquet file; `make` gets pyarrow."""
 
     def write(path: Path) -> None:
         import pyarrow
         from pyarrow import parquet as format
 
         format.write_table(make(pyarrow), path, **options)
-        if lie:
-            group = format.ParquetFile(path).metadata.row_group(0)
-            sizes = {
-                group.total_byte_size,
-                *(group.column(n).total_uncompressed_size for n in range(group.num_columns)),
-            }
-            content = path.read_bytes()
-            start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-            footer = content[start:]
-            for size in sizes:
-                footer = footer.replace(_varint(size), _varint(100, len(_varint(size))))
-            path.write_bytes(content[:start] + footer)
 
     return write
-
-
-def _varint(number: int, width: int = 0) -> bytes:
-    """Return a number as Thrift writes it, in at least so many bytes."""
-    number, out = number * 2, bytearray()
-    while number or not out or len(out) < width:
-        out.append(number & 127 | 128)
-        number >>= 7
-    out[-1] &= 127
-    return bytes(out)
 
 
 # --- tensors

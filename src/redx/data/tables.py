@@ -14,8 +14,7 @@ from typing import Any
 from redx.errors import RedxError
 from redx.io import files
 from redx.io.files import natural_order
-from redx.io.parquet_files import read_parquet
-from redx.io.reading import TEXT_BYTES, DuplicateKey, TooManyValues, is_file, parse_json, read_text
+from redx.io.reading import TEXT_BYTES, DuplicateKey, TooManyValues, is_file, open_file, parse_json, read_text
 
 Record = dict[str, Any]
 Check = Callable[[Record], None]  # raises a ValueError that says what is wrong with a record
@@ -25,6 +24,8 @@ BROKEN = re.compile("[\0\ud800-\udfff]")  # characters that no text or name may 
 MAX_BYTES = TEXT_BYTES  # size of the largest file that is read into memory
 MAX_ROWS = 2**21  # rows of a table; every one becomes Python objects
 MAX_VALUES = 2**23  # and so does every value
+MAX_COLUMNS = 1000
+ROWS_AT_ONCE = 256  # rows of a Parquet file that are unpacked at once
 MAX_LABEL = 10_000  # characters in a label or in the name of a domain
 MAX_SHOWN, MAX_NAMED = 10, 20  # faulty rows, and columns, that an error names
 TYPE_NAMES = {
@@ -65,7 +66,7 @@ def read_table(path: Path, check: Check) -> list[Record]:
         raise RedxError(f"There is no file {path}; give the path of a table with --data FILE.")
     if kind in (".jsonl", ".ndjson"):
         return read_jsonl(path, {}, check)
-    word, rows = ("Row", enumerate(read_parquet(path), 1)) if kind == ".parquet" else ("Line", _read_csv(path))
+    word, rows = ("Row", enumerate(_read_parquet(path), 1)) if kind == ".parquet" else ("Line", _read_csv(path))
     records: list[Record] = []
     faults: dict[int, str] = {}
     values = 0
@@ -144,6 +145,11 @@ def _check_count(path: Path, rows: int, values: int) -> None:
         raise RedxError(f"{path} has more than {MAX_VALUES:,} values; give fewer examples, or fewer columns.")
 
 
+def _check_unpacked(path: Path, size: int) -> None:
+    if size > MAX_BYTES:
+        raise RedxError(f"{path} unpacks to more than {MAX_BYTES:,} bytes; give fewer or shorter rows.")
+
+
 def write_jsonl(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
     """Write records to a JSONL file, one per line."""
     try:
@@ -216,6 +222,38 @@ def sorted_names(names: Sequence[str]) -> list[str]:
 
 
 # --- formats
+
+
+def _read_parquet(path: Path) -> Iterator[Record]:
+    """Yield the rows of a Parquet file, a few at a time; lists and records, which no task reads, are empty."""
+    try:
+        from pyarrow import parquet, types
+    except ImportError as error:
+        raise RedxError("Parquet files need pyarrow; install with `pip install 'redx[tables]'`.") from error
+    with open_file(path, MAX_BYTES, advice="split it into smaller files") as (file, _):
+        try:
+            with parquet.ParquetFile(file) as opened:
+                columns, rows = opened.schema_arrow.names, opened.metadata.num_rows
+                if len(set(columns)) < len(columns):
+                    raise RedxError(f"{path} has a column twice; give every column a name of its own.")
+                if len(columns) > MAX_COLUMNS or rows * len(columns) > MAX_VALUES:
+                    raise RedxError(
+                        f"{path} has {rows:,} rows of {len(columns):,} columns; give at most {MAX_VALUES:,} values and "
+                        f"{MAX_COLUMNS:,} columns, only those that are needed."
+                    )
+                groups = (opened.metadata.row_group(number) for number in range(opened.num_row_groups))
+                _check_unpacked(path, sum(group.total_byte_size for group in groups))
+                nested = {field.name: [] for field in opened.schema_arrow if types.is_nested(field.type)}  # never read
+                plain, unpacked = [name for name in columns if name not in nested], 0
+                for batch in opened.iter_batches(batch_size=ROWS_AT_ONCE, columns=plain):
+                    unpacked += batch.nbytes  # texts that many rows share lie in the file once
+                    _check_unpacked(path, unpacked)
+                    yield from (nested | row for row in batch.to_pylist())
+        except RedxError:
+            raise
+        except Exception as error:
+            why = " ".join(str(error).split())[:120] or type(error).__name__
+            raise RedxError(f"{path} cannot be read as Parquet ({why}); write it anew.") from error
 
 
 def _read_csv(path: Path) -> Iterator[tuple[int, Record | str]]:

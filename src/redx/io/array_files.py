@@ -22,7 +22,6 @@ SMALL_BYTES, SMALL_ROWS = 400 * 2**20, 2**20  # what any file may unpack to, how
 EXPANSION = 4  # a larger file may unpack to this many times its size
 ROW_BYTES = 25  # and has at most one row for this many bytes, since every row costs Python objects
 VALUE_BYTES, TEXT_COPIES = 8, 3  # memory that a number takes at least, and copies of a text while it is read
-CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def read_npz(
         names = [name for name in dict.fromkeys((*needed, *optional)) if name in members]
         headers = {name: _member_header(path, archive, name, members[name]) for name in names}
         _check_memory(path, size, headers, max_bytes)
-        return {name: _member_values(path, archive, name, members[name], headers[name]) for name in names}
+        return {name: _member_values(path, archive, name, members[name]) for name in names}
 
 
 def _member_header(path: Path, archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> ArrayHeader:
@@ -145,25 +144,16 @@ def _check_memory(path: Path, size: int, headers: dict[str, ArrayHeader], max_by
         raise RedxError(f"{path} has {rows:,} rows, more than {most:,} for a file of its size; give fewer examples.")
 
 
-def _member_values(
-    path: Path, archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo, header: ArrayHeader
-) -> numpy.ndarray:
+def _member_values(path: Path, archive: zipfile.ZipFile, name: str, member: zipfile.ZipInfo) -> numpy.ndarray:
     import numpy
 
     with _guarded_array(path, name), archive.open(member) as stream:
-        stream.read(header.start)
-        values = numpy.empty(header.bytes, numpy.uint8)
-        filled = 0
-        while piece := stream.read(CHUNK):  # to the very end, where the archive's checksum is compared
-            values[filled : filled + len(piece)] = numpy.frombuffer(piece, numpy.uint8)
-            filled += len(piece)
-        if filled != header.bytes:
-            raise ValueError("truncated")
-        if not header.bytes:
-            return numpy.empty(header.shape, header.dtype)
-        if header.dtype.kind == "U" and values.view(f"{header.dtype.byteorder}u4").max() > sys.maxunicode:
-            raise ValueError("no characters")
-        return values.view(header.dtype).reshape(header.shape, order="F" if header.fortran else "C")
+        values = numpy.lib.format.read_array(stream, allow_pickle=False)  # to the end, where the checksum is compared
+        if values.dtype.kind == "U":
+            points = values.ravel("K").view(f"{values.dtype.byteorder}u4")
+            if points.max(initial=0) > sys.maxunicode:
+                raise ValueError("no characters")
+        return values
 
 
 def _guarded_array(path: Path, name: str):  # noqa: ANN202 - a context manager
