@@ -7,7 +7,7 @@ from typing import Any
 
 from helpers.parts import draw_parts
 from redx.composition.evaluation import Banks, evaluate
-from redx.composition.summary import summarise
+from redx.composition.summary import SCHEMA, summarise
 from redx.config import BankConfig, BankId, RunConfig
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.runs.facts import compare_answers
@@ -55,7 +55,7 @@ def make_summary(
     )
     newer = compare_answers(config, {0: StoredParts(banks, DOMAINS)}, ["digest"]) if facts else {}
     return newer | {
-        "schema": 1,
+        "schema": SCHEMA,
         "data": {"train": 100, "validation": 10, "test": 40, "split": "disjoint", "seen_in_train": 0.0},
         "domains": list(DOMAINS),
         "rules": summarise(rows, config.main, 40),

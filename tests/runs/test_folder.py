@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import logging
+import re
 from pathlib import Path
 
 import pytest
 import torch
 
 import redx
+from helpers.commands import Ask, refused
 from helpers.parts import draw_parts
+from helpers.runs import repeat_clouds
 from redx.config import BankId
 from redx.errors import RedxError
-from redx.io.files import write_tensors
+from redx.io.files import write_json, write_tensors
 from redx.io.reading import read_json
 from redx.runs.folder import SeedFolder, choose_seed, lock_run, read_config
 from redx.runs.parts import read_parts, write_parts
@@ -110,3 +114,25 @@ def test_the_first_seed_is_the_default(clouds: redx.Run) -> None:
 def test_a_run_without_a_decomposer_has_no_solver(clouds: redx.Run) -> None:
     with pytest.raises(RedxError, match="has no decomposer"):
         redx.solver(clouds.folder)
+
+
+def test_a_run_of_another_schema_is_not_read_and_not_continued(clouds: redx.Run, clouds_copy: Path, ask: Ask) -> None:
+    summary = read_json(clouds_copy / "summary.json")
+    write_json(clouds_copy / "summary.json", summary | {"schema": 1})
+    before = (clouds_copy / "config.json").stat().st_mtime_ns
+    name = redx.load(clouds.folder).experts.names[0]
+    for words in (("report", clouds_copy), ("experts", "list", clouds_copy), ("experts", "remove", clouds_copy, name)):
+        refused(ask(*words), "summary.json has schema 1", "repeat the run with --out ANOTHER")
+    with pytest.raises(RedxError, match=r"summary\.json has schema 1"):
+        repeat_clouds(clouds_copy, clouds)
+    assert (clouds_copy / "config.json").stat().st_mtime_ns == before
+
+
+def test_nobody_is_told_to_delete_anything() -> None:
+    sentences = [
+        (path.name, node.value)
+        for path in Path(redx.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" not in node.value
+    ]
+    assert [text for text in sentences if re.search(r"(; |^|and |, )delete (it|the|that|this)\b", text[1])] == []

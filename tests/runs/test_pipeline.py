@@ -13,6 +13,7 @@ import redx
 from helpers.runs import few_epochs, repeat_clouds, without_times
 from redx.composition.noise import NOISES
 from redx.composition.rules import RULES
+from redx.composition.summary import SCHEMA
 from redx.runs.folder import read_config
 from redx.runs.plans import train_seed
 from redx.runs.presets import configure
@@ -22,7 +23,7 @@ from redx.tasks import get_task
 def check_summary(run: redx.Run) -> None:
     """Check what every summary has."""
     summary = json.loads((run.folder / "summary.json").read_text())
-    assert summary["schema"] == 1
+    assert summary["schema"] == SCHEMA == 2
     for entry in summary["rules"].values():
         assert entry["accuracy"]["low"] <= entry["accuracy"]["mean"] <= entry["accuracy"]["high"]
         assert entry["certified"]["0"] == pytest.approx(entry["accuracy"]["mean"])
@@ -43,7 +44,7 @@ def check_same_files(one: Path, other: Path) -> None:
         assert (one / path).read_bytes() == (other / path).read_bytes(), path
 
 
-def test_the_summary_follows_schema_1(clouds: redx.Run) -> None:
+def test_the_summary_has_the_figures_of_every_rule(clouds: redx.Run) -> None:
     check_summary(clouds)
     assert clouds.summary["seeds"] == [0]
     assert clouds.summary["data"]["seen_in_train"] == 0
@@ -52,7 +53,7 @@ def test_the_summary_follows_schema_1(clouds: redx.Run) -> None:
 
 
 @pytest.mark.slow
-def test_the_summary_of_several_seeds_and_all_rules_follows_schema_1(toy: redx.Run) -> None:
+def test_the_summary_of_several_seeds_and_all_rules_has_the_figures_of_every_rule(toy: redx.Run) -> None:
     check_summary(toy)
     summary = toy.summary
     assert summary["seeds"] == [0, 1]

@@ -59,7 +59,7 @@ def check_adapters(run: Path, settings: CheckSettings) -> CheckResult:
         raise RedxError(f"The run in {run} is not finished; repeat the command that made it.")
     rows = read_rows(run)
     checks = []
-    with guarded(run / "results.jsonl", "lacks figures, or has some of the wrong kind", "delete it and repeat the run"):
+    with guarded(run / "results.jsonl", "lacks figures, or has some of the wrong kind", "move it and repeat the run"):
         for name, floor in floors.items():
             option = name.replace("_", "-")
             if name == "max_risk":
@@ -81,9 +81,7 @@ def _shares(run: Path, rows: Sequence[Row], way: str) -> dict[str, list[float]]:
         if row["way"] == way:
             shares.setdefault(row["domain"], []).append(row["right"] / row["tokens"])
     if not shares:
-        raise RedxError(
-            f"{run} was tested before this was measured; delete {run / 'results.jsonl'} and repeat the run."
-        )
+        raise RedxError(f"{run} was tested before this was measured; repeat the run with --out ANOTHER.")
     return shares
 
 

@@ -187,7 +187,7 @@ def _archive(domain: str, source: DomainSource) -> Path:
 
 def _members(archive: Path, source: DomainSource) -> Iterator[tuple[str, str]]:
     """Yield path and text of the files of a verified archive that are wanted."""
-    content = io.BytesIO(read_bytes(archive, MAX_ARCHIVE, advice="delete it and repeat the command"))
+    content = io.BytesIO(read_bytes(archive, MAX_ARCHIVE, advice="empty the cache with `redx cache clear`"))
     if source.is_wheel:
         with zipfile.ZipFile(content) as wheel:
             for item in wheel.infolist():

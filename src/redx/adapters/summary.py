@@ -33,7 +33,7 @@ HARM = {"harmed": "any router", "harmed at risk": "any router at risk"}  # token
 def read_rows(folder: Path) -> list[Row]:
     """Return the rows of results.jsonl of a run folder."""
     results = folder / "results.jsonl"
-    with guarded(results, "is damaged", "delete it and repeat the command"):
+    with guarded(results, "is damaged", "move it away and repeat the command"):
         return [parse_json(line) for line in read_text(results).splitlines()]
 
 

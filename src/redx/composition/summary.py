@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from redx.composition.metrics import mean_interval
 from redx.composition.rules import RULES, RuleId, get_rule
+from redx.errors import RedxError
 from redx.io.reading import guarded, read_json
 
+SCHEMA = 2  # of summary.json; keys may be added to it, and none is renamed
 Row = dict[str, Any]  # one line of results.jsonl
 
 
@@ -165,9 +167,20 @@ def read_summary(path: Path) -> dict[str, Any]:
     Raises
     ------
     RedxError
-        If there is no such file, or it is no summary of a run.
+        If there is no such file, it is no summary of a run, or it has another schema than this version of redx writes.
     """
     summary = read_json(path)
+    check_schema(path, summary)
     with guarded(path, "is no summary of a run", "repeat the run"):
         RunSummary.model_validate(summary)
     return summary
+
+
+def check_schema(path: Path, summary: Any) -> None:
+    """Refuse a summary that another version of redx wrote, by its schema."""
+    schema = summary.get("schema", SCHEMA) if isinstance(summary, dict) else SCHEMA
+    if schema != SCHEMA:
+        raise RedxError(
+            f"{path} has schema {schema!r:.20}, and this version of redx has schema {SCHEMA}; "
+            "repeat the run with --out ANOTHER."
+        )

@@ -84,14 +84,14 @@ def clear_cache(kind: str | None = None) -> int:
             try:
                 shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
             except OSError as error:
-                raise RedxError(f"Cannot delete {entry} ({error.strerror}); delete it yourself.") from error
+                raise RedxError(f"Cannot delete {entry} ({error.strerror}); fix its permissions.") from error
             freed += size
     return freed
 
 
 def _entries(folder: Path) -> list[Path]:
     if folder.is_symlink():
-        raise RedxError(f"{folder} is a link, which redx does not follow here; delete the link or its target yourself.")
+        raise RedxError(f"{folder} is a link, which redx does not follow here; move it away.")
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 

@@ -20,6 +20,7 @@ from typing import Annotated
 from filelock import FileLock, Timeout
 from pydantic import Field
 
+from redx.composition.summary import check_schema
 from redx.config import RunConfig, StrictConfig
 from redx.data.dataset import Split
 from redx.errors import RedxError
@@ -323,3 +324,7 @@ def _check_settings(folder: Path, config: RunConfig) -> None:
         raise RedxError(
             f"{folder} holds a run with other settings ({', '.join(different)}); choose another folder with --out."
         )
+    summary = None
+    with contextlib.suppress(RedxError):  # a missing or damaged summary is written anew
+        summary = read_json(folder / "summary.json")
+    check_schema(folder / "summary.json", summary)

@@ -24,7 +24,7 @@ from redx.composition.metrics import exact_interval
 from redx.composition.parts import predicted_classes
 from redx.composition.risk import supported_risk
 from redx.composition.rules import RuleId, get_rule
-from redx.composition.summary import Row, summarise
+from redx.composition.summary import SCHEMA, Row, summarise
 from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.engine import Engine, open_engine
@@ -227,7 +227,7 @@ def _conclude(
     hashes = {seed: {name: getattr(data[seed], name).digest() for name in SPLITS} for seed in data}
     model = load_seed(folder / f"seed-{config.seeds[0]}", config)
     summary = {
-        "schema": 1,
+        "schema": SCHEMA,
         "task": config.task,
         "preset": config.preset,
         "seeds": list(config.seeds),
