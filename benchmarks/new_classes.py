@@ -124,7 +124,7 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
         {one.name: one for one in experts}, base, config.of_form("residual"), config.ownership, dict, names
     )
     info = ModelInfo(less.domains, names, tuple(less.domain_of_classes()))
-    model = Model.assemble(info, config, lambda x: x, base, library, None, calibration_data=lambda: shared.calibration)
+    model = Model.assemble(info, config, lambda x: x, base, library, None, calibration_set=lambda: shared.calibration)
     return World(data.classes, tuple(domain(index) for index in old), tuple(added), shared, model, brought)
 
 

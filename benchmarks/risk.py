@@ -96,7 +96,7 @@ def count_experts(data_dir: Path) -> None:
                 "run": "red",
             }
             run = redx.run("jsonl", out=Path(scratch) / f"run-{count}", assignments=settings, **changes)
-            calibrated = run.load().calibrated().thresholds["simplex"]
+            calibrated = run.load().current_control().thresholds["simplex"]
             parts = read_parts(run.folder, 0).banks[BankId("residual", "risk")]
             harm = mean_harm(calibrated, harm_thresholds(get_rule("red"), parts), red_risk(run))
             base, red, free = (run.summary["rules"][name] for name in ("base", "red", "red/anchored"))

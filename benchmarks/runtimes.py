@@ -43,7 +43,7 @@ def main() -> None:
     texts = list(dict.fromkeys(text for text, _ in queries))[: options.texts]
     has_onnx = all(importlib.util.find_spec(name) for name in PACKAGES)
     runtimes: list[Runtime] = ["torch", *(["onnx"] if has_onnx else []), "int8"]
-    pooling: Pooling = model.config.reading.pooling
+    pooling: Pooling = model.config.encoding.pooling
     sides = {name: FrozenLM(frozen.folder, frozen.blocks, pooling, runtime=name) for name in runtimes}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     answers: dict[str, list[object]] = {}

@@ -97,7 +97,7 @@ def measure() -> dict[str, float]:
     )
     seconds: dict[str, float] = {}
     folder = model_folder(config.backbone)
-    frozen = FrozenLM(folder, config.reading.blocks, "mean", "float32", "cpu", config.reading.tokens)
+    frozen = FrozenLM(folder, config.encoding.blocks, "mean", "float32", "cpu", config.encoding.tokens)
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(5, 14))) for _ in range(400)]
     list(frozen.encode(texts[:50]))
@@ -109,7 +109,7 @@ def measure() -> dict[str, float]:
     seconds["compose"] = ASSUMED["experts_per_answer"] * _cpu(lambda: [run_bank(one, h[:4]) for one in single]) / 256
     seconds["residual_of_one_expert"] = _cpu(lambda: run_bank(bank, h)) / (256 * 64)
     scorers = _draw(build_bank(owning, 64, base))
-    seconds["claim_of_one_expert"] = _cpu(lambda: run_bank(scorers, h)) / (256 * 64)
+    seconds["score_of_one_expert"] = _cpu(lambda: run_bank(scorers, h)) / (256 * 64)
     router = NetworkRouter(width, ASSUMED["experts"], config.router.shape, config.router.hidden)
     with torch.no_grad():
         seconds["route"] = _cpu(lambda: router(h).topk(ASSUMED["experts_per_answer"])) / 256
@@ -190,7 +190,7 @@ def work_out(results: dict[str, Any]) -> dict[str, float]:
     mean = assumed["answers_per_day"] / 86_400
     peak = assumed["peak_factor"] * mean
     answer = costs["encode_s"] + costs["route_s"] + costs["compose_s"]
-    all_claims = assumed["experts"] * costs["claim_of_one_expert_s"]
+    all_scores = assumed["experts"] * costs["score_of_one_expert_s"]
     all_residuals = assumed["experts"] * costs["residual_of_one_expert_s"]
 
     def machines(seconds: float) -> int:
@@ -207,8 +207,8 @@ def work_out(results: dict[str, Any]) -> dict[str, float]:
         "share_route": costs["route_s"] / answer,
         "share_compose": costs["compose_s"] / answer,
         "machines": count,
-        "machines_with_all_claims": machines(answer + all_claims),
-        "machines_with_certificates": machines(answer + all_claims + all_residuals),
+        "machines_with_all_scores": machines(answer + all_scores),
+        "machines_with_certificates": machines(answer + all_scores + all_residuals),
         "memory_of_all_experts_gb": assumed["experts"] * costs["expert_bytes"] / 1e9,
         "memory_of_all_large_experts_gb": assumed["experts"] * assumed["large_expert_mb"] / 1e3,
         "lru_1000_large_gb": assumed["large_expert_mb"],
@@ -230,7 +230,7 @@ def render(results: dict[str, Any]) -> str:
         "encode_s": "encode one text (MiniLM, 5 to 14 words)",
         "route_s": "route among 10,000 experts, choose two",
         "compose_s": "run two experts of one answer",
-        "claim_of_one_expert_s": "ownership claim of one expert, stacked",
+        "score_of_one_expert_s": "ownership score of one expert, stacked",
         "residual_of_one_expert_s": "residual of one expert, stacked",
         "load_expert_s": "load an expert's files, with all checks",
         "calibrate_expert_s": "one expert on 2,000 calibration examples",
@@ -246,7 +246,7 @@ def render(results: dict[str, Any]) -> str:
         ("of it encoding, routing, experts", ", ".join(f"{needs[f'share_{part}']:.1%}" for part in
                                                        ("encode", "route", "compose"))),
         ("machines of 64 cores", f"{needs['machines']:,}"),
-        ("… if every answer asks all 10,000 experts for their claims", f"{needs['machines_with_all_claims']:,}"),
+        ("… if every answer needs the ownership of all 10,000 experts", f"{needs['machines_with_all_scores']:,}"),
         ("… and for their residuals, for an exact radius", f"{needs['machines_with_certificates']:,}"),
         ("memory of all experts, on each machine", f"{needs['memory_of_all_experts_gb']:.1f} GB"),
         ("network of questions and answers, all machines", f"{needs['network_answers_gb_s']:.2f} GB/s"),

@@ -43,10 +43,10 @@ SPANS = (4.0, 16.0, 64.0)  # of confidence, over which a shrunk residual grows f
 
 @dataclass(frozen=True)
 class Held:
-    """The outputs of trained experts on held-out queries, and the experts' claims, (N, K)."""
+    """The outputs of trained experts on held-out queries, and the experts' ownership scores, (N, K)."""
 
     parts: Parts
-    claims: Tensor
+    ownership: Tensor
 
     @cached_property
     def answers(self) -> Tensor:
@@ -56,22 +56,22 @@ class Held:
     @cached_property
     def contest(self) -> Tensor:
         """The confidences of the score `contest`, (N, K)."""
-        return confidences("contest", self.parts.base, self.parts.residuals, self.claims)
+        return confidences("contest", self.parts.base, self.parts.residuals, self.ownership)
 
     @cached_property
     def features(self) -> Tensor:
-        """What is known about every claim, (N, K, F)."""
+        """What is known about every answer of an expert, (N, K, F)."""
         parts, logits = self.parts, self.parts.base[:, None] + self.parts.residuals
         base, own = answer_log_odds(parts.base)[:, None], answer_log_odds(logits)
         of_base = predicted_classes(parts.base)[:, None, None].expand(*self.answers.shape, 1)
         lead = logits.amax(-1) - logits.gather(-1, of_base)[..., 0]  # of its answer over the base's
         lag = parts.base.amax(-1, keepdim=True) - parts.base.gather(-1, self.answers)  # of the base's answer over its
         size = parts.residuals.norm(dim=-1)
-        return torch.stack([contest(self.claims), self.claims, own, base.expand_as(own), lead, lag, size], -1)
+        return torch.stack([contest(self.ownership), self.ownership, own, base.expand_as(own), lead, lag, size], -1)
 
     @cached_property
     def outcomes(self) -> tuple[Tensor, Tensor]:
-        """Which claims contradict the base and matter, (N, K), and which of these help, (N, K)."""
+        """Which answers of experts contradict the base and matter, (N, K), and which of these help, (N, K)."""
         of_base = predicted_classes(self.parts.base)[:, None]
         right, base_right = (answers == self.parts.true_labels()[:, None] for answers in (self.answers, of_base))
         routed = torch.nn.functional.one_hot(self.parts.gates.argmax(-1), self.parts.experts).bool()
@@ -122,7 +122,7 @@ def train_and_hold_out(data_dir: Path | None, out: Path, seed: int) -> Held:
     model = load_seed(folder, config)
     features = embed_split(config, model.base, held)
     parts = model.parts_of(features.inputs, BankId("residual", "anchored"), features.labels, features.domains)
-    return Held(parts, model.experts.claims(features.inputs))
+    return Held(parts, model.experts.ownership_scores(features.inputs))
 
 
 # --- scores
@@ -130,7 +130,7 @@ def train_and_hold_out(data_dir: Path | None, out: Path, seed: int) -> Held:
 
 def of_name(name: str) -> Score:
     """Return a score of `redx.composition.confidence`."""
-    return lambda held, rows: confidences(name, held.parts.base, held.parts.residuals, held.claims)
+    return lambda held, rows: confidences(name, held.parts.base, held.parts.residuals, held.ownership)
 
 
 def twice_the_gain(held: Held, rows: Tensor) -> Tensor:
@@ -139,19 +139,19 @@ def twice_the_gain(held: Held, rows: Tensor) -> Tensor:
 
 
 def tempered(held: Held, rows: Tensor) -> Tensor:
-    """Return contest and gain after claims, answers of the experts and answers of the base were calibrated."""
-    parts, fit, claims = held.parts, held.parts.only(rows), held.claims.clone()
+    """Return contest and gain after ownership scores, the experts' and the base's answers were calibrated."""
+    parts, fit, ownership = held.parts, held.parts.only(rows), held.ownership.clone()
     for k in range(parts.experts):
-        slope, offset = _log_odds(held.claims[rows, k, None], fit.domains == k, 1.0)
-        claims[:, k] = held.claims[:, k] * slope[0] + offset
+        slope, offset = _log_odds(held.ownership[rows, k, None], fit.domains == k, 1.0)
+        ownership[:, k] = held.ownership[:, k] * slope[0] + offset
     own = fit.base + fit.residuals[torch.arange(len(fit)), fit.domains]
     experts, base = _temperature(own, fit.true_labels()), _temperature(fit.base, fit.true_labels())
     answers = answer_log_odds((parts.base[:, None] + parts.residuals) / experts)
-    return contest(claims) + answers - answer_log_odds(parts.base / base)[:, None]
+    return contest(ownership) + answers - answer_log_odds(parts.base / base)[:, None]
 
 
 def learned(held: Held, rows: Tensor) -> Tensor:
-    """Return logistic regression on the features of a claim: does it help, or does it do harm?"""
+    """Return logistic regression on the features of an expert's answer: does it help, or does it do harm?"""
     chosen, helps = (values[rows] for values in held.outcomes)
     inputs = held.features[rows][chosen]
     mean, scale = inputs.mean(0), inputs.std(0) + 1e-3
@@ -287,7 +287,9 @@ def main() -> None:
     for seed in options.seed or [0]:
         held = train_and_hold_out(options.data_dir, options.out, seed)
         chosen, helps = held.outcomes
-        print(f"seed {seed}: {int(chosen.sum())} claims matter, {int(helps.sum())} of them help", flush=True)
+        print(
+            f"seed {seed}: {int(chosen.sum())} answers of experts matter, {int(helps.sum())} of them help", flush=True
+        )
         by_seed.append(compare(held))
     print("| score | " + " | ".join(f"risk {risk:g}" for risk in RISKS) + " |\n|---|" + "---:|" * len(RISKS))
     means: list[float] = []

@@ -98,7 +98,7 @@ def line(title: str, model: redx.Model, test: Split, files: list[Path]) -> str:
     figures = []
     for rule in ("red", "sum"):
         with model.using(rule), torch.no_grad():
-            answers = SplitAnswers.of(model, test)
+            answers = SplitAnswers.compute(model, test)
         correct = answers.correct()
         certified = certificate.certified_accuracy(answers.certified.radius, correct, 1.0)
         figures.append((float(correct.double().mean()), certified))

@@ -59,7 +59,7 @@ class TableConfig(StrictConfig):
     )
 
 
-class ReadingConfig(StrictConfig):
+class EncodingConfig(StrictConfig):
     """Settings of the features that are read from a frozen, pretrained language model."""
 
     blocks: tuple[int, ...] = Field(
@@ -93,7 +93,9 @@ class TrunkConfig(StrictConfig):
     hidden: int = Field(default=512, ge=1, le=MAX_TRUNK, description="width of the layers")
     depth: int = Field(default=2, ge=1, le=3, description="number of layers of an mlp")
     blocks: int = Field(default=2, ge=1, le=1000, description="number of top blocks to train")
-    beside: bool = Field(default=True, description="experts and router read the frozen features in addition to h")
+    append_features: bool = Field(
+        default=True, description="experts and router read the frozen features in addition to h"
+    )
 
 
 class BaseConfig(StrictConfig):
@@ -145,7 +147,7 @@ class RouterConfig(StrictConfig):
     )
     hidden: int = Field(default=256, ge=1, le=MAX_WIDTH, description="width of the hidden layer")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="dropout on the inputs")
-    claims: bool = Field(
+    add_ownership: bool = Field(
         default=False, description="add the ownership score of every expert to its gate, where experts have such scores"
     )
     training: TrainingConfig = TrainingConfig()
@@ -161,7 +163,7 @@ class ModelConfig(StrictConfig):
 
     backbone: str = Field(default="none", description="frozen encoder: a name or a local folder")
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="device for training: cpu or cuda")
-    reading: ReadingConfig = ReadingConfig()
+    encoding: EncodingConfig = EncodingConfig()
     base: BaseConfig = BaseConfig()
     banks: dict[BankKey, BankConfig] = Field(description="banks by FORM/NAME; forms: standalone, residual, pooled")
     main: dict[str, str] = Field(description="by form, the bank that a rule without a bank reads")
@@ -184,8 +186,8 @@ class ModelConfig(StrictConfig):
     score: ScoreName = Field(
         default="contest",
         description="an expert's confidence: log-odds of its domain (ownership), of its answer (answer), their sum "
-        "(both), its answer less the base's (gain), ownership and gain (all), or ownership against the other experts' "
-        "claims and gain (contest)",
+        "(both), its answer less the base's (gain), ownership and gain (all), or ownership against that of all other "
+        "experts, and gain (contest)",
     )
 
     def of_form(self, *forms: str) -> dict[BankId, BankConfig]:
@@ -207,8 +209,8 @@ class ModelConfig(StrictConfig):
         return BankId(form, self.main.get(form, ""))
 
     def trained_as(self, bank_id: BankId) -> BankId:
-        """Return the bank whose trained experts this bank uses: itself, or the bank in its setting `of`."""
-        return self.banks[bank_id].of or bank_id
+        """Return the bank whose trained experts this bank uses: itself, or the bank in its setting `experts_of`."""
+        return self.banks[bank_id].experts_of or bank_id
 
     @field_validator("banks")
     @classmethod
@@ -223,8 +225,8 @@ class ModelConfig(StrictConfig):
                 raise ValueError(
                     f"bank '{bank_id}' has shape '{bank.shape}'; 'shift' is for residual banks, 'value' for others"
                 )
-            if bank.of is not None and bank.of not in banks:
-                raise ValueError(f"bank '{bank_id}' uses the experts of '{bank.of}', which does not exist")
+            if bank.experts_of is not None and bank.experts_of not in banks:
+                raise ValueError(f"bank '{bank_id}' uses the experts of '{bank.experts_of}', which does not exist")
         return banks
 
     @model_validator(mode="after")

@@ -122,7 +122,9 @@ class BankConfig(StrictConfig):
         "and, as ridge, for experts that predict a value",
     )
     penalty: float = Field(default=1e-4, ge=0, description="λ of a ridge regression to values")
-    of: BankKey | None = Field(default=None, description="use the experts of this bank instead of training new ones")
+    experts_of: BankKey | None = Field(
+        default=None, description="use the experts of this bank instead of training new ones"
+    )
     controlled: bool = Field(
         default=False, description="an expert contributes only where its confidence exceeds the cut-off of risk control"
     )

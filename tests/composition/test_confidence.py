@@ -37,9 +37,9 @@ def test_every_score_by_hand() -> None:
 
 @pytest.mark.parametrize("score", list(SCORES))
 def test_scores_are_finite_for_infinite_claims_and_huge_logits(score: str) -> None:
-    claims = torch.tensor([[torch.inf, -torch.inf]])
+    ownership = torch.tensor([[torch.inf, -torch.inf]])
     for scale in (1.0, 1e30):
-        assert bool(confidences(score, BASE * scale, RESIDUALS * scale, claims).isfinite().all())
+        assert bool(confidences(score, BASE * scale, RESIDUALS * scale, ownership).isfinite().all())
 
 
 def test_a_regression_has_no_answer_that_is_more_probable() -> None:
@@ -47,18 +47,20 @@ def test_a_regression_has_no_answer_that_is_more_probable() -> None:
     assert torch.equal(confidences("both", base, residuals, CLAIMS), CLAIMS)
 
 
-@pytest.mark.parametrize("claims", [[[2.0, -3.0, 1.0]], [[5.0, 5.0, 5.0]], [[-9.0, -8.0, -1.0]], [[80.0, 1.0, 79.0]]])
-def test_a_contest_is_the_log_odds_of_the_softmax_with_none(claims: list[list[float]]) -> None:
-    values = torch.tensor(claims, dtype=torch.float64)
+@pytest.mark.parametrize(
+    "ownership", [[[2.0, -3.0, 1.0]], [[5.0, 5.0, 5.0]], [[-9.0, -8.0, -1.0]], [[80.0, 1.0, 79.0]]]
+)
+def test_a_contest_is_the_log_odds_of_the_softmax_with_none(ownership: list[list[float]]) -> None:
+    values = torch.tensor(ownership, dtype=torch.float64)
     shares = torch.cat([values, torch.zeros(1, 1, dtype=torch.float64)], 1).softmax(-1)[:, :-1]
     others = torch.stack([shares.sum(-1) - shares[:, k] for k in range(3)], 1) + 1 / (1 + values.exp().sum(-1)[:, None])
     assert torch.allclose(contest(values), shares.log() - others.log(), atol=1e-6)
 
 
 def test_a_contest_of_one_is_its_claim() -> None:
-    claims = torch.linspace(-40, 40, 33)[:, None]
-    assert torch.allclose(contest(claims), claims, atol=1e-5)
-    assert contest(claims[:, :0]).shape == (33, 0)
+    ownership = torch.linspace(-40, 40, 33)[:, None]
+    assert torch.allclose(contest(ownership), ownership, atol=1e-5)
+    assert contest(ownership[:, :0]).shape == (33, 0)
 
 
 def test_an_unknown_score_is_refused() -> None:

@@ -29,7 +29,11 @@ def small_config(shape: str = "mlp") -> RunConfig:
     network = {"shape": shape, "hidden": 16, "depth": 1, "anchor": "truth", "training": training}
     residual = BankConfig.model_validate(network)
     head = BankConfig.model_validate(network | {"shape": "mlp"})
-    banks = {ANCHORED: residual, RISK: residual.model_copy(update={"of": ANCHORED, "controlled": True}), HEADS: head}
+    banks = {
+        ANCHORED: residual,
+        RISK: residual.model_copy(update={"experts_of": ANCHORED, "controlled": True}),
+        HEADS: head,
+    }
     return RunConfig(
         task="features",
         risk=0.05,
@@ -83,7 +87,7 @@ def small_model(*new: Expert, shape: str = "mlp") -> Model:
     library = ExpertLibrary(experts, base, banks, config.ownership, dict, NAMES)
     info = ModelInfo(tuple(DOMAINS), NAMES, tuple(number // 2 for number in range(CLASSES)), shape=(FEATURES,))
     model = Model.assemble(info, config, torch.as_tensor, base, library, None)
-    model.calibration_data, model.anchor_data = lambda: shared_data().calibration, lambda: shared_data().anchors
+    model.calibration_set, model.anchor_data = lambda: shared_data().calibration, lambda: shared_data().anchors
     for expert in new:
         library.add(expert)
     return model

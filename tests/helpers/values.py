@@ -14,7 +14,7 @@ CLASSES, WAVES, FURTHER = 25, 8, 5
 
 
 def value_base() -> Base:
-    """Return a base that codes values of 25 classes, with a bus that is no identity."""
+    """Return a base that codes values of 25 classes, whose features are standardised."""
     draw = generator(0, "bus")
     mean, scale = (
         torch.randn(2 * WAVES + FURTHER, generator=draw),
@@ -27,5 +27,5 @@ def value_base() -> Base:
 def features_of(values: Tensor) -> Tensor:
     """Return what experts read of examples whose base's values are these, (N,) to (N, E)."""
     base = value_base()
-    beside = torch.randn(len(values), FURTHER, generator=generator(1, "beside"))
-    return (torch.cat([code_values(values, WAVES), beside], 1) - base.mean) / base.scale
+    further = torch.randn(len(values), FURTHER, generator=generator(1, "further"))
+    return (torch.cat([code_values(values, WAVES), further], 1) - base.mean) / base.scale

@@ -1,4 +1,4 @@
-"""The frozen base: its bus keeps the logits, and its tensors restore it."""
+"""The frozen base: standardising its features keeps the logits, and its tensors restore it."""
 
 from __future__ import annotations
 

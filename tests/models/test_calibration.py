@@ -81,8 +81,8 @@ def test_risk_zero_answers_as_the_base(model: Model) -> None:
 
 
 def test_the_calibration_examples_keep_the_risk(model: Model) -> None:
-    assert model.calibration_data is not None
-    split = model.calibration_data()
+    assert model.calibration_set is not None
+    split = model.calibration_set()
     for risk in (0.1, 0.2, 0.4):
         model.calibrate(risk=risk)
         for name in ("red", "sum", "fixed"):
@@ -93,19 +93,19 @@ def test_the_calibration_examples_keep_the_risk(model: Model) -> None:
 
 
 def test_removing_an_expert_calibrates_anew_and_adding_it_again_restores_the_cutoff(model: Model) -> None:
-    before = model.calibrated()
+    before = model.current_control()
     removed = model.experts.remove("1")
-    without = model.calibrated()
+    without = model.current_control()
     assert [expert.name for expert in without.experts] == ["0", "2", "3"]
     assert (without.risk, without.examples) == (before.risk, before.examples)
     model.experts.add(removed)
-    again = model.calibrated()
+    again = model.current_control()
     assert again.cutoffs == before.cutoffs
     assert all(torch.equal(again.thresholds[region], values) for region, values in before.thresholds.items())
 
 
 def test_experts_that_nothing_was_calibrated_on_are_refused(model: Model) -> None:
-    model.calibration_data = None
+    model.calibration_set = None
     model.predict(torch.zeros(2, *model.info.shape))
     model.experts.remove("1")
     with pytest.raises(RedxError, match=r"model\.calibrate\(inputs, labels"):
@@ -120,7 +120,7 @@ def test_experts_that_nothing_was_calibrated_on_are_refused(model: Model) -> Non
 def test_a_saved_model_keeps_its_risk(model: Model, tmp_path: Path) -> None:
     before = model.calibrate(risk=0.25)
     model.save_pretrained(tmp_path / "saved")
-    again = redx.load(tmp_path / "saved").calibrated()
+    again = redx.load(tmp_path / "saved").current_control()
     assert (again.risk, again.cutoffs) == (0.25, before.cutoffs)
 
 
@@ -129,11 +129,11 @@ def test_strangers_get_no_answer(model: Model) -> None:
     inputs = torch.randn(60, *model.info.shape, generator=torch.Generator().manual_seed(1))
     answers = model.predict(inputs)
     abstained = model.predict(inputs, abstain=0.3)
-    strange = model.is_strange(inputs, 0.3).tolist()
+    strange = model.is_unfamiliar(inputs, 0.3).tolist()
     assert any(strange)
     assert abstained == [None if odd else answer for answer, odd in zip(answers, strange, strict=True)]
-    fewer = model.is_strange(inputs, 0.1)
-    assert not bool((fewer & ~model.is_strange(inputs, 0.3)).any())
+    fewer = model.is_unfamiliar(inputs, 0.1)
+    assert not bool((fewer & ~model.is_unfamiliar(inputs, 0.3)).any())
     model.anchor_data = None
     with pytest.raises(RedxError, match="no shared examples"):
         model.predict(inputs, abstain=0.3)

@@ -38,7 +38,7 @@ def all_outputs(model: Model) -> dict[str, Any]:
     parts = {str(bank): model.parts_of(inputs(), bank, unknown, unknown).tensors() for bank in model.banks}
     tensors = {f"{bank} {name}": value for bank, one in parts.items() for name, value in one.items()}
     own = {f"{expert.name} {name}": value for expert in model.experts for name, value in expert.tensors().items()}
-    cutoffs = model.calibrated().cutoffs
+    cutoffs = model.current_control().cutoffs
     return {**tensors, **own, "answers": model.predict(inputs()), "classes": model.classes, "cutoffs": cutoffs}
 
 
@@ -236,30 +236,30 @@ def test_a_regression_takes_no_classes_and_wrong_sizes_are_refused() -> None:
 def test_gates_of_keys_count_the_answers_only_where_classes_are_new() -> None:
     model, h = small_model(), inputs()
     unknown = torch.full((len(h),), -1)
-    assert torch.equal(model.parts_of(h, RISK, unknown, unknown).gates, model.experts.claims(h))
+    assert torch.equal(model.parts_of(h, RISK, unknown, unknown).gates, model.experts.ownership_scores(h))
     model.experts.add(new_expert("new", NEW, 2))
     parts = model.parts_of(h, RISK, unknown, unknown)
     own = model.experts.own_classes()
     assert own is not None
-    claims = model.experts.claims(h) + own_class_score(parts.base[:, None] + parts.residuals, own)
-    assert torch.equal(parts.gates, confidences("all", parts.base, parts.residuals, claims))
+    ownership = model.experts.ownership_scores(h) + own_class_score(parts.base[:, None] + parts.residuals, own)
+    assert torch.equal(parts.gates, confidences("all", parts.base, parts.residuals, ownership))
     assert parts.confidences is not None
-    assert torch.equal(parts.confidences, confidences("contest", parts.base, parts.residuals, claims))
-    assert torch.equal(model.parts_of(h, HEADS, unknown, unknown).gates, model.experts.claims(h))
+    assert torch.equal(parts.confidences, confidences("contest", parts.base, parts.residuals, ownership))
+    assert torch.equal(model.parts_of(h, HEADS, unknown, unknown).gates, model.experts.ownership_scores(h))
 
 
 def test_a_calibration_of_an_earlier_version_is_used_as_it_was_made() -> None:
     model, h = small_model(new_expert("new", NEW, 2)), inputs()
     unknown = torch.full((len(h),), -1)
-    calibration = model.calibrated()
+    calibration = model.current_control()
     assert calibration.answers
     calibration.answers = False
     parts = model.parts_of(h, RISK, unknown, unknown)
     assert parts.confidences is not None
-    before = confidences("contest", parts.base, parts.residuals, model.experts.claims(h))
+    before = confidences("contest", parts.base, parts.residuals, model.experts.ownership_scores(h))
     assert torch.equal(parts.confidences, before)
     model.experts.remove("new")
-    assert not model.calibrated().answers
+    assert not model.current_control().answers
 
 
 def test_own_classes_are_those_of_the_domain_and_the_new_ones() -> None:
@@ -282,7 +282,7 @@ def test_answers_of_few_experts_name_the_same_classes() -> None:
 def test_few_experts_have_the_gates_that_they_have_among_all() -> None:
     model, rule = small_model(), get_rule("red")
     model.experts.add(new_expert("new", NEW, 2))
-    first = model.experts.claims(inputs()).topk(2, -1).indices
+    first = model.experts.ownership_scores(inputs()).topk(2, -1).indices
     assert len({tuple(row) for row in first.sort(-1).values.tolist()}) > 1, "all examples ask the same two"
     unknown = torch.full((len(inputs()),), -1)
     parts = model.parts_of(inputs(), ANCHORED, unknown, unknown)
@@ -296,9 +296,9 @@ def test_few_experts_have_the_gates_that_they_have_among_all() -> None:
 def test_new_classes_are_calibrated_on_and_are_no_strangers() -> None:
     model = small_model(new_expert("new", NEW, 2))
     test, known = draw_new(NEW, 100, 11), draw_features(200, 12)
-    strange = model.is_strange(test.inputs, 0.1).double().mean()
+    strange = model.is_unfamiliar(test.inputs, 0.1).double().mean()
     model.experts.remove("new")
-    assert strange < 0.3 < model.is_strange(test.inputs, 0.1).double().mean()
+    assert strange < 0.3 < model.is_unfamiliar(test.inputs, 0.1).double().mean()
     model.experts.add(new_expert("new", NEW, 2))
     labels = [model.classes[label] for label in torch.cat([known.labels, test.labels + CLASSES]).tolist()]
     calibration = model.calibrate(torch.cat([known.inputs, test.inputs]), labels, risk=0.05)

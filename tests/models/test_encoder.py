@@ -64,8 +64,8 @@ def test_an_encoder_of_texts_runs_its_frozen_part_once(qwen: Path, own_cache: Pa
 def test_abstention_compares_the_last_block_where_several_are_read(
     bert: Path, changes: dict[str, Any], compared: slice
 ) -> None:
-    assert build_encoder(configure("intents", backbone=str(bert), **changes)).compared == compared
-    assert build_encoder(configure("features", file="x.npz")).compared == slice(None)
+    assert build_encoder(configure("intents", backbone=str(bert), **changes)).abstention_features == compared
+    assert build_encoder(configure("features", file="x.npz")).abstention_features == slice(None)
 
 
 @pytest.mark.parametrize(

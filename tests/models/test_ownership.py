@@ -16,7 +16,7 @@ def test_an_expert_claims_the_examples_of_its_own_classes() -> None:
     own = {"classes": torch.tensor([1.0, 1.0, 0.0, 0.0])}
     scorer = OwnershipScorer(OwnershipConfig(bank=BankConfig(shape="linear")), weights | own, base)
     h = torch.tensor([[3.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 5.0]])
-    assert (scorer.claims(h) > 0).tolist() == [True, False]
+    assert (scorer.ownership_scores(h) > 0).tolist() == [True, False]
 
 
 def test_the_score_of_own_classes_is_their_log_odds_against_the_others() -> None:

@@ -52,7 +52,7 @@ def test_gates_follow_the_order_of_the_library(clouds: redx.Run) -> None:
 def test_keys_are_the_ownership_scores_and_know_every_expert(clouds: redx.Run) -> None:
     library = redx.load(clouds.folder).experts
     h = torch.randn(5, library.base.width, generator=generator(0, "h"))
-    assert torch.equal(KeyRouter().gates(h, library), library.claims(h))
+    assert torch.equal(KeyRouter().gates(h, library), library.ownership_scores(h))
     assert KeyRouter().missing(["anybody"]) == []
 
 
@@ -70,16 +70,16 @@ def test_gates_contain_the_ownership_scores_where_the_settings_ask_for_it(clouds
     model = redx.load(clouds.folder)
     assert model.router is not None
     h = model.embed(draw_clouds(20, seed=1)["x"])
-    alone, claims = model.router.gates(h, model.experts), model.experts.claims(h)
+    alone, ownership = model.router.gates(h, model.experts), model.experts.ownership_scores(h)
     assert torch.equal(model.gates(h), alone)
-    settings = model.config.router.model_copy(update={"claims": True})
+    settings = model.config.router.model_copy(update={"add_ownership": True})
     model.config = model.config.model_copy(update={"router": settings})
-    assert torch.equal(model.gates(h), alone + claims)
+    assert torch.equal(model.gates(h), alone + ownership)
     inputs = draw_clouds(20, seed=1)["x"]
     assert model.predict(inputs, top=len(model.experts)) == model.predict(inputs)
-    assert torch.equal(model.parts(inputs).gates, alone + claims)
+    assert torch.equal(model.parts(inputs).gates, alone + ownership)
     with model.using(router="keys"):
-        assert torch.equal(model.gates(h), claims)
+        assert torch.equal(model.gates(h), ownership)
 
 
 def test_an_unknown_way_to_route_is_refused() -> None:

@@ -63,7 +63,7 @@ def make_library(count: int, config: BankConfig, ownership: OwnershipConfig = TR
     base = make_base()
     names = [f"expert {index}" for index in range(count)]
     experts = {name: make_expert(name, config, base, index, ownership.score) for index, name in enumerate(names)}
-    risk = config.model_copy(update={"controlled": True, "of": PLAIN})
+    risk = config.model_copy(update={"controlled": True, "experts_of": PLAIN})
     return ExpertLibrary(experts, base, {PLAIN: config, BankId("residual", "risk"): risk}, ownership)
 
 
@@ -84,8 +84,8 @@ def test_a_stack_gives_the_bits_of_the_loop(shape: str, ownership: OwnershipConf
     library, h = make_library(6, SHAPES[shape], ownership), draw_features(examples)
     for bank_id in library.banks:
         assert torch.equal(library.outputs(bank_id, h), loop(library, bank_id, h))
-    claims = torch.stack([expert.ownership(ownership, library.base).claims(h) for expert in library], 1)
-    assert torch.equal(library.claims(h), claims)
+    expected = torch.stack([expert.ownership(ownership, library.base).ownership_scores(h) for expert in library], 1)
+    assert torch.equal(library.ownership_scores(h), expected)
 
 
 @pytest.mark.parametrize("examples", [1, 2, 33])
@@ -115,7 +115,7 @@ def test_only_the_experts_that_are_asked_run(examples: int) -> None:
     scores[:, 4] = -1  # nobody asks this one
     first = scores.topk(2).indices
     for bank_id in library.banks:
-        values = library.first_outputs(bank_id, h, first)
+        values = library.outputs_at(bank_id, h, first)
         expected = library.outputs(bank_id, h).gather(1, first[..., None].expand(-1, -1, 7))
         assert values.shape == (examples, 2, 7)
         torch.testing.assert_close(values, expected, rtol=1e-6, atol=1e-6)
@@ -142,7 +142,7 @@ def test_chunks_grow_and_experts_run_across_them() -> None:
     assert torch.equal(outputs, loop(library, PLAIN, h))
     first = torch.rand(20, count, generator=generator(2, "first")).topk(3).indices.sort(-1).values
     expected = outputs.gather(1, first[..., None].expand(-1, -1, 7))
-    torch.testing.assert_close(library.first_outputs(PLAIN, h, first), expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(library.outputs_at(PLAIN, h, first), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_adding_an_expert_copies_no_other() -> None:

@@ -47,14 +47,14 @@ def test_the_features_of_a_text_do_not_depend_on_the_other_texts(qwen: Path, sha
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("beside", [True, False])
-def test_an_mlp_trunk_standardises_and_may_pass_its_inputs_on(beside: bool) -> None:
+@pytest.mark.parametrize("append_features", [True, False])
+def test_an_mlp_trunk_standardises_and_may_pass_its_inputs_on(append_features: bool) -> None:
     x = 5 * torch.randn(100, 6, generator=generator(0, "x")) + 3
-    trunk = MLPTrunk(6, hidden=8, depth=2, beside=beside)
+    trunk = MLPTrunk(6, hidden=8, depth=2, append_features=append_features)
     trunk.fit(x)
     features = trunk(x)
-    assert features.shape == (100, 8 + 6 * beside)
-    if beside:
+    assert features.shape == (100, 8 + 6 * append_features)
+    if append_features:
         assert torch.allclose(features[:, 8:].mean(0), torch.zeros(6), atol=1e-5)
         assert torch.allclose(features[:, 8:].std(0), torch.ones(6), atol=1e-4)
 
@@ -62,7 +62,7 @@ def test_an_mlp_trunk_standardises_and_may_pass_its_inputs_on(beside: bool) -> N
 def test_a_token_sum_ignores_rows_of_zeros() -> None:
     x = torch.randn(3, 5, 6, generator=generator(0, "x"))
     x[1, 2:] = 0  # a text of two tokens
-    trunk = TokenSum(6, hidden=8, depth=1, beside=True)
+    trunk = TokenSum(6, hidden=8, depth=1, append_features=True)
     trunk.fit(x)
     features = trunk(x)
     assert features.shape == (3, trunk.width + 8)
@@ -70,7 +70,7 @@ def test_a_token_sum_ignores_rows_of_zeros() -> None:
 
 
 def test_the_code_of_a_token_sum_is_periodic() -> None:
-    trunk = TokenSum(6, hidden=8, depth=1, beside=False)
+    trunk = TokenSum(6, hidden=8, depth=1, append_features=False)
     values = torch.tensor([0.0, 0.5])
     assert torch.allclose(trunk.code(values), trunk.code(values + trunk.period), atol=1e-4)
     assert not torch.allclose(trunk.code(values)[0], trunk.code(values)[1], atol=0.1)

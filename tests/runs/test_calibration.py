@@ -34,7 +34,7 @@ def test_another_risk_changes_cutoffs_and_nothing_else(clouds_copy: Path) -> Non
     cutoffs = after.banks[RISK].cutoffs
     assert cutoffs is not None
     assert cutoffs != before.banks[RISK].cutoffs
-    assert redx.load(clouds_copy).calibrated().cutoffs == cutoffs
+    assert redx.load(clouds_copy).current_control().cutoffs == cutoffs
 
 
 def test_the_model_answers_as_the_parts_say_after_calibration(clouds_copy: Path) -> None:

@@ -25,7 +25,7 @@ def examples_of(model: Model, count: int = 40) -> Split:
 def test_without_a_change_nothing_flips(clouds: redx.Run) -> None:
     model = redx.load(clouds.folder)
     test = examples_of(model)
-    view = diff.SplitAnswers.of(model, test)
+    view = diff.SplitAnswers.compute(model, test)
     same = diff.compare_answers(view, view, model, test, (0.0, 1.0))
     assert (same["flips"], same["gained"], same["lost"], same["examples"]) == (0, 0, 0, [])
     assert same["experts"]["before"] == same["experts"]["after"] == list(model.experts.names)
@@ -37,9 +37,9 @@ def test_flips_are_counted_and_described(clouds: redx.Run) -> None:
     model = redx.load(clouds.folder)
     test = examples_of(model)
     with model.using("global"):
-        before = diff.SplitAnswers.of(model, test)
+        before = diff.SplitAnswers.compute(model, test)
     with model.using("base"):
-        after = diff.SplitAnswers.of(model, test)
+        after = diff.SplitAnswers.compute(model, test)
     changed = diff.compare_answers(before, after, model, test, (0.0,))
     flipped = (before.certified.predicted != after.certified.predicted).nonzero()[:, 0].tolist()
     assert changed["flips"] == len(flipped) > 0

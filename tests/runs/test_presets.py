@@ -21,8 +21,8 @@ def test_the_file_belongs_to_the_table_or_to_the_questions() -> None:
 def test_short_names_change_their_sections() -> None:
     config = configure("mixed", "quick", share=0.3, blocks=[4], trunk="sum", routing="linear", total=500)
     assert config.base.share == 0.3
-    assert config.reading.blocks == (4,)
-    assert (config.base.trunk.shape, config.reading.pooling, config.base.teach) == ("sum", "tokens", "value")
+    assert config.encoding.blocks == (4,)
+    assert (config.base.trunk.shape, config.encoding.pooling, config.base.teach) == ("sum", "tokens", "value")
     assert config.router.shape == "linear"
     assert config.questions.total == 500
 

@@ -20,7 +20,7 @@ def test_the_curve_has_every_supported_risk_and_no_other(clouds: redx.Run) -> No
     parts = {0: read_parts(clouds.folder, 0).banks}
     study = risk.study(model.config, {0: model}, parts)  # pyright: ignore
     curve: Any = study.facts["price_of_risk"]
-    least = 1 / (model.calibrated().examples + 1)
+    least = 1 / (model.current_control().examples + 1)
     assert list(curve) == [f"{value:g}" for value in risk.RISKS if value >= least]
     for figures in curve.values():
         assert 0 <= figures["worst router"] <= figures["clean"] <= 1

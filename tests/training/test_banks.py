@@ -77,7 +77,10 @@ def test_ownership_scores_are_higher_in_the_own_domain(score: str) -> None:
     base, datasets = identity_base(), draw_expert_datasets(draw_features(400))
     for data, tensors in zip(datasets, train_ownership(config, datasets, base, 0), strict=True):
         scorer = OwnershipScorer(config, tensors, base)
-        assert float(scorer.claims(data.own.inputs).mean()) > float(scorer.claims(data.anchors.inputs).mean()) + 1
+        assert (
+            float(scorer.ownership_scores(data.own.inputs).mean())
+            > float(scorer.ownership_scores(data.anchors.inputs).mean()) + 1
+        )
         if score == "classes":
             assert tensors["classes"].nonzero()[:, 0].tolist() == data.own.labels.unique().tolist()
 

@@ -66,7 +66,7 @@ def test_early_stopping_needs_validation_and_patience(patience: int | None) -> N
             evaluated.extend([] if self.training else [len(x)])
             return super().forward(x)
 
-    trunk = MLPTrunk(16, 8, 1, beside=False)
+    trunk = MLPTrunk(16, 8, 1, append_features=False)
     training = TRAINING.model_copy(update={"epochs": 4, "patience": patience})
     fit_base(Counting(trunk), BaseConfig(training=training), draw_features(50), draw_features(20, 1), 10, 0)
     # after training the shared subset is embedded once; with patience, validation is scored after every epoch
@@ -80,7 +80,7 @@ def test_a_classifier_can_start_from_the_mean_of_every_class() -> None:
 
     def accuracy(start: str) -> float:
         torch.manual_seed(0)
-        encoder = FeatureEncoder(MLPTrunk(16, 16, 0, beside=False))
+        encoder = FeatureEncoder(MLPTrunk(16, 16, 0, append_features=False))
         encoder.fit(shared.inputs)
         base = fit_base(encoder, BaseConfig.model_validate({"start": start, "training": trained}), shared, None, 10, 0)
         return float((base.classify(base.embed(test.inputs)).argmax(-1) == test.labels).double().mean())
@@ -91,7 +91,7 @@ def test_a_classifier_can_start_from_the_mean_of_every_class() -> None:
 def test_a_class_without_examples_keeps_its_random_weights() -> None:
     shared = draw_features(30)
     shared = shared.only((shared.labels != 4).nonzero()[:, 0])
-    encoder, classifier = FeatureEncoder(MLPTrunk(16, 16, 0, beside=False)), nn.Linear(16, 10)
+    encoder, classifier = FeatureEncoder(MLPTrunk(16, 16, 0, append_features=False)), nn.Linear(16, 10)
     before = classifier.weight.detach().clone()
     start_from_means(encoder, classifier, shared)
     assert torch.equal(classifier.weight[4], before[4])
@@ -101,7 +101,7 @@ def test_a_class_without_examples_keeps_its_random_weights() -> None:
 
 
 def test_classes_in_order_answer_best_at_their_own_values() -> None:
-    trunk, classifier = TokenSum(6, hidden=8, depth=1, beside=False), nn.Linear(64, 99)
+    trunk, classifier = TokenSum(6, hidden=8, depth=1, append_features=False), nn.Linear(64, 99)
     values = set_class_values(trunk, classifier)
     assert (values.diff() > 0).all()
     assert torch.allclose(values, -values.flip(0))

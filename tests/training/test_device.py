@@ -53,7 +53,7 @@ def train_jointly_on(device: str) -> list[dict[str, Tensor]]:
 
 def train_base_on(device: str) -> list[dict[str, Tensor]]:
     torch.manual_seed(0)
-    encoder = FeatureEncoder(MLPTrunk(16, 8, 1, beside=True))
+    encoder = FeatureEncoder(MLPTrunk(16, 8, 1, append_features=True))
     config = BaseConfig(training=SHORT)
     return [fit_base(encoder, config, draw_features(200), draw_features(50, 1), 10, 0, device).tensors()]
 

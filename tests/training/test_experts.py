@@ -26,7 +26,9 @@ def test_an_expert_carries_its_description() -> None:
     assert expert.info["base"] == {"probe": [[1.0]]}
     assert expert.info["training"] == {"examples": 40, "anchors": 160}
     assert expert.info["metrics"]["examples"] == 20
-    own = {str(bank_id) for bank_id, bank in CONFIG.of_form("residual", "standalone").items() if bank.of is None}
+    own = {
+        str(bank_id) for bank_id, bank in CONFIG.of_form("residual", "standalone").items() if bank.experts_of is None
+    }
     assert set(expert.info["banks"]) == own
     assert set(expert.info["metrics"]) == own | {"examples", "base"}
     assert {name.partition(".")[0] for name in expert.tensor_names()} == own | {"ownership"}

@@ -17,7 +17,7 @@ from redx.adapters.documents import tokenise
 from redx.adapters.generation import Generation, TokenStep
 from redx.adapters.library import adapter_folder, open_base, read_heads, read_library
 from redx.adapters.mixed import AdapterStack
-from redx.adapters.options import GenerationOptions, Weights, takes
+from redx.adapters.options import GenerationOptions, Weights, expand_options
 from redx.adapters.routers import FixedRouter, Router, check_weights
 from redx.composition.parts import Parts
 from redx.composition.rules import Rule, compose
@@ -128,7 +128,7 @@ class ComposedLM:
         parts = self.parts(tokens).only(slice(len(tokens) - 1, None))
         return compose(chosen, parts, self._weights(tokens[None], chosen, weights))[0]
 
-    @takes(GenerationOptions)
+    @expand_options(GenerationOptions)
     def generate(self, prompt: str, options: GenerationOptions) -> Generation:
         """Continue a prompt.
 
@@ -146,7 +146,7 @@ class ComposedLM:
         """
         return self._continue([prompt], options)[0]
 
-    @takes(GenerationOptions)
+    @expand_options(GenerationOptions)
     def generate_batch(self, prompts: Sequence[str], options: GenerationOptions) -> list[Generation]:
         """Continue several prompts; the parameters are those of `generate`.
 
@@ -154,7 +154,7 @@ class ComposedLM:
         """
         return self._continue(prompts, options)
 
-    @takes(GenerationOptions)
+    @expand_options(GenerationOptions)
     def stream(self, prompt: str, options: GenerationOptions) -> Iterator[TokenStep]:
         """Continue a prompt and yield every token as soon as it is chosen; the parameters are those of `generate`."""
         rule, batch = (

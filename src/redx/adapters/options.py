@@ -58,7 +58,7 @@ class GenerationOptions:
         return Sampling(self.temperature, self.top_p, self.seed)
 
 
-def takes(
+def expand_options(
     options: Callable[Parameters, Options],
 ) -> Callable[[Callable[[Self, Subject, Options], Result]], Callable[Concatenate[Self, Subject, Parameters], Result]]:
     """Return a decorator that gives a method the parameters of a class of options in place of its last parameter.

@@ -51,12 +51,12 @@ def predict(
     def ask(model: Model) -> tuple[list[dict[str, Any]], str, str | None]:
         with model.using(rule, without=without or (), router=router):
             if risk is not None:
-                model.calibrate(risk=risk, confidence=model.calibrated().confidence)
+                model.calibrate(risk=risk, confidence=model.current_control().confidence)
             h = model.embed(text)
             explained = zip(text, model.explain_features(h), strict=True)
             answers = [{"text": one, **answer.to_dict(), "router": model.routing} for one, answer in explained]
             if abstain is not None:
-                for facts, strange in zip(answers, model.are_strange(h, abstain).tolist(), strict=True):
+                for facts, strange in zip(answers, model.features_unfamiliar(h, abstain).tolist(), strict=True):
                     facts |= {"abstained": strange, "answer": None if strange else facts["answer"]}
             note = None if router else model.routing_note
             if note:

@@ -42,7 +42,7 @@ def abstention_cutoff(scores: Tensor, rate: float) -> float:
     scores
         Scores of n held-out inputs of known classes, (n,).
     rate
-        Largest share of inputs of known classes that may be taken for strangers, above 0 and below 1.
+        Largest share of inputs of known classes that may look unfamiliar, above 0 and below 1.
 
     Raises
     ------

@@ -33,19 +33,19 @@ def answer_log_odds(logits: Tensor) -> Tensor:
     return (best.values - others).clamp(-LARGEST, LARGEST)
 
 
-def _ownership(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
-    return claims
+def _ownership(base: Tensor, residuals: Tensor, ownership: Tensor) -> Tensor:
+    return ownership
 
 
-def _answer(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
+def _answer(base: Tensor, residuals: Tensor, ownership: Tensor) -> Tensor:
     return answer_log_odds(base[:, None] + residuals)
 
 
-def _both(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
-    return claims + _answer(base, residuals, claims)
+def _both(base: Tensor, residuals: Tensor, ownership: Tensor) -> Tensor:
+    return ownership + _answer(base, residuals, ownership)
 
 
-def _gain(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
+def _gain(base: Tensor, residuals: Tensor, ownership: Tensor) -> Tensor:
     examples, experts, classes = residuals.shape
     logits = residuals.new_empty(examples, experts + 1, classes)  # of the base, then of the base with each expert
     logits[:, 0] = base
@@ -54,23 +54,23 @@ def _gain(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
     return odds[:, 1:] - odds[:, :1]
 
 
-def _all(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
-    return claims + _gain(base, residuals, claims)
+def _all(base: Tensor, residuals: Tensor, ownership: Tensor) -> Tensor:
+    return ownership + _gain(base, residuals, ownership)
 
 
-def contest(claims: Tensor) -> Tensor:
-    """Return the log-odds of every expert's claim against the claims of all other experts and against none: (N, K).
+def contest(ownership: Tensor) -> Tensor:
+    """Return the log-odds of every expert against all other experts and against none of them, (N, K).
 
-    Claims are log-odds, so "none of the experts" has the claim 0.
+    Ownership scores are log-odds, so "none of the experts" has the score 0.
 
     Examples
     --------
     >>> contest(torch.tensor([[2.0, -50.0]]))
     tensor([[  2.0000, -52.1269]])
     """
-    if not claims.shape[1]:
-        return claims
-    every = torch.nn.functional.pad(claims, (0, 1))  # (N, K + 1)
+    if not ownership.shape[1]:
+        return ownership
+    every = torch.nn.functional.pad(ownership, (0, 1))  # (N, K + 1)
     total = every.logsumexp(-1, keepdim=True)
     first = every.argmax(-1, keepdim=True)
     without_first = every.scatter(1, first, -torch.inf).logsumexp(-1, keepdim=True)
@@ -79,8 +79,8 @@ def contest(claims: Tensor) -> Tensor:
     return (every - others)[:, :-1]
 
 
-def _contest(base: Tensor, residuals: Tensor, claims: Tensor) -> Tensor:
-    return contest(claims) + _gain(base, residuals, claims)
+def _contest(base: Tensor, residuals: Tensor, ownership: Tensor) -> Tensor:
+    return contest(ownership) + _gain(base, residuals, ownership)
 
 
 SCORES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
@@ -89,26 +89,28 @@ SCORES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "both": _both,  # their sum
     "gain": _gain,  # log-odds of the expert's own answer less those of the base's answer
     "all": _all,  # ownership plus gain
-    "contest": _contest,  # ownership against the claims of all other experts, plus gain
+    "contest": _contest,  # ownership against that of all other experts, plus gain
 }
 
 
-def confidences(score: str, base: Tensor, residuals: Tensor, claims: Tensor, columns: Tensor | None = None) -> Tensor:
+def confidences(
+    score: str, base: Tensor, residuals: Tensor, ownership: Tensor, columns: Tensor | None = None
+) -> Tensor:
     """Return the confidence of every expert on every example.
 
     Parameters
     ----------
     score
         A key of `SCORES`: ownership, answer, both (their sum), gain (answer less the base's), all (ownership and gain),
-        or contest (ownership against the other experts' claims, and gain).
+        or contest (ownership against that of all other experts, and gain).
     base
         Logits of the base, (N, C).
     residuals
         Residuals of the experts, (N, K, C).
-    claims
+    ownership
         Ownership scores of the experts, (N, K): log-odds that an example belongs to the expert's domain.
     columns
-        Where residuals are those of some experts alone, (N, T, C): their columns among the claims, (N, T).
+        Where residuals are those of some experts alone, (N, T, C): their columns among the scores, (N, T).
 
     Returns
     -------
@@ -117,15 +119,15 @@ def confidences(score: str, base: Tensor, residuals: Tensor, claims: Tensor, col
 
     Examples
     --------
-    >>> base, residuals, claims = torch.zeros(1, 2), torch.tensor([[[0.0, 3.0]]]), torch.tensor([[2.0]])
-    >>> confidences("both", base, residuals, claims)
+    >>> base, residuals, ownership = torch.zeros(1, 2), torch.tensor([[[0.0, 3.0]]]), torch.tensor([[2.0]])
+    >>> confidences("both", base, residuals, ownership)
     tensor([[5.]])
     """
     if score not in SCORES:
         raise RedxError(f"There is no score {score!r}; choose one of {', '.join(SCORES)}.")
-    claims = claims.clamp(-LARGEST, LARGEST)
+    ownership = ownership.clamp(-LARGEST, LARGEST)
     if columns is None:
-        return SCORES[score](base, residuals, claims)
+        return SCORES[score](base, residuals, ownership)
     if score == "contest":  # all of them compete, also those without residuals
-        return contest(claims).gather(1, columns) + _gain(base, residuals, claims)
-    return SCORES[score](base, residuals, claims.gather(1, columns))
+        return contest(ownership).gather(1, columns) + _gain(base, residuals, ownership)
+    return SCORES[score](base, residuals, ownership.gather(1, columns))

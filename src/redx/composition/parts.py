@@ -359,12 +359,12 @@ def change(record: Held, function: Callable[[Parts], Parts]) -> Held:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    """Return whether all values are finite: one pass where their sum is, since NaN and infinity carry over to a sum."""
+    """Return whether all values are finite; a finite sum shows it in one pass, since NaN and infinity stay in a sum."""
     return math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
 
 
 def _has_nan(tensor: Tensor) -> bool:
-    """Return whether a value is NaN: one pass where the sum of all of them is a number."""
+    """Return whether a value is NaN; a sum that is a number rules it out in one pass."""
     return math.isnan(tensor.sum().item()) and bool(tensor.isnan().any())
 
 

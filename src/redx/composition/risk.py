@@ -133,7 +133,7 @@ def check_risk(risk: float, examples: int, confidence: float | None = None, unit
 
 
 def supported_risk(
-    risk: float | None, examples: int, confidence: float | None = None, tell: bool = True, unit: str = "examples"
+    risk: float | None, examples: int, confidence: float | None = None, warn: bool = True, unit: str = "examples"
 ) -> float:
     """Return the risk to use with so many calibration examples.
 
@@ -145,7 +145,7 @@ def supported_risk(
         Number of calibration examples.
     confidence
         None for the bound on average, otherwise the probability with which it has to hold.
-    tell
+    warn
         Whether a risk above 0.01 that was not chosen is logged.
     unit
         What is counted, for messages: examples or groups.
@@ -158,7 +158,7 @@ def supported_risk(
     if risk is not None:
         return check_risk(risk, examples, confidence, unit)
     smallest = smallest_risk(examples, confidence)
-    if tell and smallest > DEFAULT_RISK:
+    if warn and smallest > DEFAULT_RISK:
         log.warning(
             "%d calibration %s support no risk below %.4f, so this is used instead of %g",
             examples,
@@ -420,7 +420,7 @@ class RiskControl:
     @property
     def risk(self) -> float:
         """The risk; where none was chosen, the one that the calibration examples support."""
-        return supported_risk(None, self.units, self._unit_confidence, tell=False) if self._risk is None else self._risk
+        return supported_risk(None, self.units, self._unit_confidence, warn=False) if self._risk is None else self._risk
 
     @property
     def examples(self) -> int:

@@ -34,15 +34,15 @@ def check_address(address: str | None) -> str | None:
         raise RedxError(f"{address!r} is no address of a Ray cluster; write auto or HOST:PORT.")
     try:
         with socket.create_connection((host, int(port)), SECONDS) as connection:
-            speaks = os.environ.get("RAY_USE_TLS", "0") != "0" or _speaks_http2(connection)
+            is_ray = os.environ.get("RAY_USE_TLS", "0") != "0" or _answers_grpc(connection)
     except OSError as error:
         raise RedxError(f"No Ray cluster answers at {address} ({error.strerror or error}); {ADVICE}.") from error
-    if not speaks:
+    if not is_ray:
         raise RedxError(f"No Ray cluster answers at {address} (something else does); {ADVICE}.")
     return address
 
 
-def _speaks_http2(connection: socket.socket) -> bool:
+def _answers_grpc(connection: socket.socket) -> bool:
     """Return whether a port answers like a gRPC server; Ray itself would wait for minutes at one that does not."""
     connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, SETTINGS, 0, 0, 0, 0, 0]))
     header = connection.recv(9)

@@ -109,7 +109,7 @@ class FittedState:
             router=router,
             fixed=fixed,
             rule=rule,
-            calibration_data=lambda: _to_double(self.shared.calibration),
+            calibration_set=lambda: _to_double(self.shared.calibration),
             anchor_data=lambda: _to_double(self.shared.anchors),
         )
 
@@ -181,7 +181,7 @@ def build_config(parameters: dict[str, Any], shared: int, rows: int, domains: in
         head = head.model_copy(update={"anchor": "truth"})
     banks = {BankId("residual", kind): residual}
     if experts == "risk":
-        controlled = residual.model_copy(update={"of": BankId("residual", kind), "controlled": True})
+        controlled = residual.model_copy(update={"experts_of": BankId("residual", kind), "controlled": True})
         banks[BankId("residual", "risk")] = controlled
     form = get_rule(parameters["rule"]).form
     if form in ("standalone", "averaged"):
@@ -218,4 +218,4 @@ def to_tensors(arrays: Arrays) -> dict[str, Tensor]:
 
 def _build_encoder(features: int, hidden: int) -> FeatureEncoder:
     with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and overwritten; nobody else's draws change
-        return FeatureEncoder(MLPTrunk(features, hidden, 1, beside=True))
+        return FeatureEncoder(MLPTrunk(features, hidden, 1, append_features=True))

@@ -8,9 +8,9 @@ from redx.config import (
     BankConfig,
     BankId,
     BaseConfig,
+    EncodingConfig,
     ModelConfig,
     OwnershipConfig,
-    ReadingConfig,
     RouterConfig,
     TrainingConfig,
     TrunkConfig,
@@ -60,13 +60,13 @@ def default_config(backbone: str = "features", shared: int = 0, own: int = 0, ow
         scorer = residual.model_copy(update={"anchor": "truth", "anchor_weight": 4.0})
     return ModelConfig(
         backbone=backbone,
-        reading=ReadingConfig(blocks=(-1,), pooling="mean", tokens=256),
+        encoding=EncodingConfig(blocks=(-1,), pooling="mean", tokens=256),
         base=BaseConfig(
             share=1.0,
             trunk=TrunkConfig(shape="mlp", hidden=HIDDEN, depth=1),
             training=default_training(shared),
         ),
-        banks={KIND: residual, CONTROLLED: residual.model_copy(update={"of": KIND, "controlled": True})},
+        banks={KIND: residual, CONTROLLED: residual.model_copy(update={"experts_of": KIND, "controlled": True})},
         main={"residual": CONTROLLED.name},
         ownership=OwnershipConfig(score="classes" if own_labels else "binary", bank=scorer),
         router=RouterConfig(shape="keys", hidden=HIDDEN, dropout=0.1),

@@ -55,7 +55,7 @@ class ComposedHead(nn.Module):
             own = [tensors["classes"].bool() for tensors in stacked if "classes" in tensors]
             self.own = nn.Buffer(torch.stack(own)) if own else None  # (K, C)
         if controlled:
-            calibration = model.calibrated()
+            calibration = model.current_control()
             self.score = calibration.score
             self.cutoff = getattr(calibration.cutoffs, rule.adversary or "simplex")
         self.router = None if model.uses_keys or model.router is None else model.router.network
@@ -64,34 +64,34 @@ class ComposedHead(nn.Module):
             if missing := model.router.missing(library.names):
                 raise RedxError(f"The router has no gate for the expert {missing[0]!r}; train it anew, or use keys.")
             self.places = [model.router.experts.index(name) for name in library.names]
-        self.adds_claims = self.router is not None and model.config.router.claims
+        self.adds_ownership = self.router is not None and model.config.router.add_ownership
         self.eval().requires_grad_(False)
 
     def forward(self, h: Tensor) -> Tensor:  # (N, E) -> (N, C)
         base = h[:, : len(self.weight)] @ self.weight + self.bias
         read = h.expand(self._count, *h.shape)
         residuals = self.bank(read).transpose(0, 1) / self.unit  # (N, K, C)
-        claims = self._claims(base, read) if hasattr(self, "scorer") else residuals[..., 0]
+        ownership = self._ownership(base, read) if hasattr(self, "scorer") else residuals[..., 0]
         base = base / self.unit
         if self.score is not None:
-            active = confidences(self.score, base, residuals, claims) > self.cutoff
+            active = confidences(self.score, base, residuals, ownership) > self.cutoff
             residuals = residuals * active[..., None]
-        return base + (self._weights(h, claims)[..., None] * residuals).sum(1)
+        return base + (self._weights(h, ownership)[..., None] * residuals).sum(1)
 
     @property
     def _count(self) -> int:
         return next(iter(self.bank.parameters())).shape[0]
 
-    def _claims(self, base: Tensor, read: Tensor) -> Tensor:
+    def _ownership(self, base: Tensor, read: Tensor) -> Tensor:
         outputs = self.scorer(read).transpose(0, 1)
         return outputs[..., 0] if self.own is None else own_class_score(base[:, None] + outputs, self.own)
 
-    def _weights(self, h: Tensor, claims: Tensor) -> Tensor:
+    def _weights(self, h: Tensor, ownership: Tensor) -> Tensor:
         if self.rule == "red":
-            gates = claims
+            gates = ownership
             if self.router is not None and self.places is not None:
                 gates = self.router(h)[:, self.places]
-                gates = gates + claims if self.adds_claims else gates
+                gates = gates + ownership if self.adds_ownership else gates
             return gates.softmax(-1)
         share = {"base": 0.0, "fixed": 1 / self._count, "sum": 1.0}[self.rule]
-        return torch.full_like(claims, share)
+        return torch.full_like(ownership, share)

@@ -105,9 +105,10 @@ class Model(nn.Module):
         The summary of the run, for the model card.
     home
         The folder that the model was read from.
-    calibration
-        The risk that the model keeps and the cut-offs that follow from it; None where no bank has risk control.
-    calibration_data
+    control
+        The risk that the model keeps and the cut-offs that follow from it; None where no bank has risk control,
+        or before `calibrate`.
+    calibration_set
         Returns the held-out examples that it is calibrated on, as features; None where the model has none.
     anchor_data
         Returns the shared examples that the base was trained on, as features; None where the model has none.
@@ -166,8 +167,8 @@ class Model(nn.Module):
         self.decomposer: Callable[[], Any] | None = None
         self.figures: dict[str, Any] = {}
         self.home: Path | None = None
-        self.calibration: RiskControl | None = None
-        self.calibration_data: Callable[[], Split] | None = None
+        self.control: RiskControl | None = None
+        self.calibration_set: Callable[[], Split] | None = None
         self.anchor_data: Callable[[], Split] | None = None
         self._shared: SharedData | None = None
         self._known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
@@ -189,8 +190,8 @@ class Model(nn.Module):
         decomposer: Callable[[], Any] | None = None,
         figures: dict[str, Any] | None = None,
         home: Path | None = None,
-        calibration: RiskControl | None = None,
-        calibration_data: Callable[[], Split] | None = None,
+        control: RiskControl | None = None,
+        calibration_set: Callable[[], Split] | None = None,
         anchor_data: Callable[[], Split] | None = None,
     ) -> Model:
         """Return a model of modules that exist already; the arguments are the attributes of the same names."""
@@ -202,7 +203,7 @@ class Model(nn.Module):
         model.base, model.experts, model.router = base, experts, router
         model.fixed, model.joint_routers = fixed or {}, joint_routers or {}
         model.decomposer, model.figures, model.home = decomposer, figures or {}, home
-        model.calibration, model.calibration_data, model.anchor_data = calibration, calibration_data, anchor_data
+        model.control, model.calibration_set, model.anchor_data = control, calibration_set, anchor_data
         model.routing = KEYS if router is None else TRAINED
         form = get_rule(RuleId.parse(rule).rule).form
         model.rule = rule if form in {bank_id.form for bank_id in model.banks} else "moe"
@@ -220,8 +221,8 @@ class Model(nn.Module):
             fixed=self.fixed if fixed is None else fixed,
             joint_routers=self.joint_routers,
             rule=self.rule,
-            calibration=self.calibration,
-            calibration_data=self.calibration_data,
+            control=self.control,
+            calibration_set=self.calibration_set,
             anchor_data=self.anchor_data,
         )
 
@@ -235,7 +236,7 @@ class Model(nn.Module):
         x, y
             Inputs and labels that everybody who trains an expert may see.
         domains
-            The domain of each example. Without it, labels tell domains apart: an expert's domain is the labels it was
+            The domain of each example. Without it, labels separate domains: an expert's domain is the labels it was
             trained on. Give it where domains share labels.
         """
         features = self._features(x)
@@ -247,7 +248,7 @@ class Model(nn.Module):
                 f"There are {len(features)} inputs and {len(labels)} labels; give one label for each input."
             )
         if len(set(names)) < 2:
-            raise RedxError("A base tells classes apart; give shared examples of at least two classes.")
+            raise RedxError("A base separates classes; give shared examples of at least two classes.")
         owners = [str(domain) for domain in _plain(domains)] if domains is not None else []
         if domains is not None and len(owners) != len(labels):
             raise RedxError(
@@ -330,8 +331,8 @@ class Model(nn.Module):
         by_class = self.config.ownership.score == "classes"
         if by_class and len(labels.unique()) == len(classes) + len(unknown):
             raise RedxError(
-                f"Domain {name!r} has all classes, so its labels do not tell it from others; give fit_base the domains "
-                "of the shared examples."
+                f"Domain {name!r} has all classes, so its labels do not separate it from others; give fit_base the "
+                "domains of the shared examples."
             )
         index = self.info.domains.index(name) if name in self.info.domains else -1
         own = self._embedded(Split(features, labels, torch.full_like(labels, index)))
@@ -528,12 +529,14 @@ class Model(nn.Module):
         """
         fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
         outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
-        gates, claims = self._gates_and_claims(h, bank_id)
+        gates, ownership = self._gates_and_ownership(h, bank_id)
         parts = Parts(self._base_logits(h), self._in_units(outputs), gates[:, : outputs.shape[1]], labels, domains)
         parts = self._with_gain(parts, bank_id, self.experts)
         if not self._has_control(bank_id):
             return parts
-        return self._controlled(parts, self.experts, self.experts.claims(h) if claims is None else claims)
+        return self._with_confidences(
+            parts, self.experts, self.experts.ownership_scores(h) if ownership is None else ownership
+        )
 
     def _base_logits(self, h: Tensor) -> Tensor:
         with torch.no_grad():
@@ -545,18 +548,18 @@ class Model(nn.Module):
 
     def gates(self, h: Tensor, bank_id: BankId | None = None) -> Tensor:
         """Return one gate per expert, (N, E) to (N, K), from the router that is in use."""
-        return self._gates_and_claims(h, bank_id)[0]
+        return self._gates_and_ownership(h, bank_id)[0]
 
-    def _gates_and_claims(self, h: Tensor, bank_id: BankId | None) -> tuple[Tensor, Tensor | None]:
+    def _gates_and_ownership(self, h: Tensor, bank_id: BankId | None) -> tuple[Tensor, Tensor | None]:
         """Return the gates, and the ownership scores, (N, K) each, where the gates are made of them."""
         router = self._router_of(bank_id)
         gates = router.gates(h, self.experts)
         if isinstance(router, KeyRouter):
             return gates, gates
-        if router is not self.router or not self.config.router.claims or not self.config.has_ownership:
+        if router is not self.router or not self.config.router.add_ownership or not self.config.has_ownership:
             return gates, None
-        claims = self.experts.claims(h)
-        return gates + claims, claims
+        ownership = self.experts.ownership_scores(h)
+        return gates + ownership, ownership
 
     def _router_of(self, bank_id: BankId | None) -> Router:
         if self.uses_keys or self.router is None:
@@ -587,8 +590,8 @@ class Model(nn.Module):
             What the task reads: texts, images, features or pairs of numbers.
         top
             Run only this many experts per example, those with the largest gates; others are not even read from disk.
-            The score `contest` then compares the claims of the experts that some example needs, unless the gates read
-            all claims, so that the risk that was calibrated for all experts is kept only approximately.
+            The score `contest` then compares the ownership scores of the experts that some example needs, unless the
+            gates read all of them, so that the risk that was calibrated for all experts is kept only approximately.
         abstain
             Answer None where an input looks like none of the known classes. This is the largest share of inputs of
             known classes on which that may happen, such as 0.05.
@@ -608,22 +611,26 @@ class Model(nn.Module):
         answers = [classes[index] for index in answers] if classes else answers
         if abstain is None:
             return answers
-        strange = self.are_strange(h, abstain).tolist()
-        return [None if odd else answer for answer, odd in zip(answers, strange, strict=True)]
+        unfamiliar = self.features_unfamiliar(h, abstain).tolist()
+        return [None if unknown else answer for answer, unknown in zip(answers, unfamiliar, strict=True)]
 
     def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
         if not 1 <= top <= len(self.experts):
             raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
-        gates, claims = self._gates_and_claims(h, bank_id)
+        gates, ownership = self._gates_and_ownership(h, bank_id)
         first = gates.topk(top, -1, sorted=False).indices.sort(-1).values  # (N, top), in the order of the experts
         used, places = first.unique(return_inverse=True)  # columns that any example needs, and each one's among them
         library = self.experts.at(used.tolist())
-        outputs = self._in_units(library.first_outputs(bank_id, h, places))
+        outputs = self._in_units(library.outputs_at(bank_id, h, places))
         parts = Parts(self._base_logits(h), outputs, gates.gather(1, first))
         parts = self._with_gain(parts, bank_id, library, places)
         if self._has_control(bank_id):
-            known = (library, library.claims(h), places) if claims is None else (self.experts, claims, first)
-            parts = self._controlled(parts, *known)
+            known = (
+                (library, library.ownership_scores(h), places)
+                if ownership is None
+                else (self.experts, ownership, first)
+            )
+            parts = self._with_confidences(parts, *known)
         return predict(rule, parts, rule.weights(parts))
 
     def explain(self, inputs: Inputs) -> list[Explanation]:
@@ -768,34 +775,39 @@ class Model(nn.Module):
     def _has_control(self, bank_id: BankId) -> bool:
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
 
-    def _controlled(self, parts: Parts, library: ExpertLibrary, claims: Tensor, columns: Tensor | None = None) -> Parts:
-        """Return the record with confidences and cut-offs, given the claims of these experts, (N, K).
+    def _with_confidences(
+        self, parts: Parts, library: ExpertLibrary, ownership: Tensor, columns: Tensor | None = None
+    ) -> Parts:
+        """Return the record with confidences and cut-offs, given the ownership scores of these experts, (N, K).
 
         Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.
         """
-        calibration = self.calibrated()
+        calibration = self.current_control()
         if calibration.answers and columns is None:
-            claims = _all_claims(library, parts, claims)
+            ownership = _full_ownership(library, parts, ownership)
         elif calibration.answers and columns is not None:
-            claims = claims.scatter(1, columns, _all_claims(library, parts, claims.gather(1, columns), columns))
-        sure = confidences(calibration.score, parts.base, parts.residuals, claims, columns)
+            ownership = ownership.scatter(
+                1, columns, _full_ownership(library, parts, ownership.gather(1, columns), columns)
+            )
+        sure = confidences(calibration.score, parts.base, parts.residuals, ownership, columns)
         return parts.with_confidences(sure, calibration.cutoffs)
 
     def _with_gain(self, parts: Parts, bank_id: BankId, library: ExpertLibrary, columns: Tensor | None = None) -> Parts:
         """Return the record with gates of `keys` that also count what the answers of these experts say.
 
-        Only where experts bring classes: the others have never seen examples of those, and may claim them. So a gate is
-        the ownership score, the log-odds of the expert's own classes in its answer, and what it gains over the base.
-        `columns` are as in `_controlled`.
+        Only where experts bring classes: the others were never trained on those, and their ownership scores may be high
+        on them. So a gate is the ownership score, the log-odds of the expert's own classes in its answer, and what it
+        gains over the base.
+        `columns` are as in `_with_confidences`.
         """
         by_keys = self.uses_keys
         if not self.experts.new_classes or not by_keys or not bank_id.corrects_base or bank_id in self.fixed:
             return parts
-        claims = _all_claims(library, parts, parts.gates, columns)
-        return replace(parts, gates=confidences("all", parts.base, parts.residuals, claims))
+        ownership = _full_ownership(library, parts, parts.gates, columns)
+        return replace(parts, gates=confidences("all", parts.base, parts.residuals, ownership))
 
-    def calibrated(self) -> RiskControl:
-        """Return the calibration for the experts that the model has now.
+    def current_control(self) -> RiskControl:
+        """Return the risk control of the experts that the model has now.
 
         It is computed anew on the model's calibration examples whenever an expert has been added, removed or replaced.
 
@@ -804,17 +816,17 @@ class Model(nn.Module):
         RedxError
             Where the experts have changed and the model has no calibration examples.
         """
-        experts, before = list(self.experts), self.calibration
+        experts, before = list(self.experts), self.control
         if before is not None and before.covers(experts):
             return before
-        if self.calibration_data is None:
+        if self.calibration_set is None:
             raise RedxError(
                 "This model has no calibration for its experts and holds no examples for one; give some with "
                 "model.calibrate(inputs, labels, risk=…), or leave out the cut-off with the rule 'red/anchored'."
             )
         risk, confidence = (before.risk, before.confidence) if before else (self.config.risk, self.config.confidence)
-        self.calibration = self._calibrate(self.calibration_data(), risk, confidence)
-        return self.calibration
+        self.control = self._compute_control(self.calibration_set(), risk, confidence)
+        return self.control
 
     def calibrate(
         self,
@@ -850,34 +862,34 @@ class Model(nn.Module):
         if self.config.controlled_bank is None:
             raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
         if inputs is None:
-            self.calibration = self.calibrated().at(risk, confidence)
-            return self.calibration
+            self.control = self.current_control().at(risk, confidence)
+            return self.control
         if labels is None or len(labels) != len(inputs):
             raise RedxError("Calibration needs the true label of every example; give as many labels as inputs.")
         known = {name: index for index, name in enumerate(self.classes)}
         indices = [known.get(str(label), len(known)) if known else int(label) for label in labels]
         split = Split(self.embed(inputs), torch.tensor(indices), torch.full((len(indices),), -1))
-        self.calibration_data = lambda: split
-        self.calibration = self._calibrate(split, risk, confidence)
-        return self.calibration
+        self.calibration_set = lambda: split
+        self.control = self._compute_control(split, risk, confidence)
+        return self.control
 
-    def _calibrate(self, split: Split, risk: float | None, confidence: float | None) -> RiskControl:
+    def _compute_control(self, split: Split, risk: float | None, confidence: float | None) -> RiskControl:
         """Return the calibration of the present experts on features with labels."""
         bank_id = self.config.controlled_bank
         assert bank_id is not None
         with torch.no_grad():
             base = self.experts.extended_base.classify(split.inputs) / self.info.unit
         residuals = self.experts.outputs(bank_id, split.inputs) / self.info.unit
-        claims = self.experts.claims(split.inputs)
-        parts = Parts(base, residuals, torch.zeros_like(claims), split.labels)
-        sure = confidences(self.config.score, base, residuals, _all_claims(self.experts, parts, claims))
+        ownership = self.experts.ownership_scores(split.inputs)
+        parts = Parts(base, residuals, torch.zeros_like(ownership), split.labels)
+        sure = confidences(self.config.score, base, residuals, _full_ownership(self.experts, parts, ownership))
         answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
         control = RiskControl(risk, confidence, self.config.score)
         return control.calibrate(parts.with_confidences(sure, None), experts=list(self.experts), answers=answers)
 
     # --- abstention
 
-    def is_strange(self, inputs: Inputs, rate: float = 0.05) -> Tensor:
+    def is_unfamiliar(self, inputs: Inputs, rate: float = 0.05) -> Tensor:
         """Return which inputs look like none of the known classes, (N,).
 
         Parameters
@@ -885,12 +897,12 @@ class Model(nn.Module):
         inputs
             What the task reads.
         rate
-            Largest share of inputs of known classes that may be taken for strangers.
+            Largest share of inputs of known classes that may look unfamiliar.
         """
-        return self.are_strange(self.embed(inputs), rate)
+        return self.features_unfamiliar(self.embed(inputs), rate)
 
-    def are_strange(self, h: Tensor, rate: float = 0.05) -> Tensor:
-        """Return what `is_strange` returns, for features, (N, E) to (N,)."""
+    def features_unfamiliar(self, h: Tensor, rate: float = 0.05) -> Tensor:
+        """Return what `is_unfamiliar` returns, for features, (N, E) to (N,)."""
         score, cutoff = self._familiarity(rate)
         return score(h) < cutoff
 
@@ -898,12 +910,12 @@ class Model(nn.Module):
         """Return the score of features, and the cut-off that keeps the rate of false abstentions."""
         if not self.info.classes:
             raise RedxError("This model answers with numbers and knows no classes; leave out abstain.")
-        if self.anchor_data is None or self.calibration_data is None:
+        if self.anchor_data is None or self.calibration_set is None:
             raise RedxError("This model has no shared examples to compare with; load it from its run folder.")
-        known, compared = self._known_examples, self.base.encoder.compared
-        now = self.anchor_data, self.calibration_data, tuple(self.experts)  # experts may bring classes
+        known, compared = self._known_examples, self.base.encoder.abstention_features
+        now = self.anchor_data, self.calibration_set, tuple(self.experts)  # experts may bring classes
         if known is None or known[0] != now:
-            anchors, held = self.anchor_data(), self.calibration_data()
+            anchors, held = self.anchor_data(), self.calibration_set()
             means = class_means(anchors.inputs[:, compared], anchors.labels)
             means = torch.cat([means, *self._new_class_means(anchors.inputs)])
             known = self._known_examples = now, means, familiarity(held.inputs[:, compared], means)
@@ -914,7 +926,7 @@ class Model(nn.Module):
         """Return the mean features of the classes that each expert brings, as compared, with the dtype of features."""
         means = [expert.tensors("new_classes").get("means", like[:0]) for expert in self.experts if expert.new_classes]
         means = [mean.to(like.dtype) for mean in means if mean.shape[1:] == like.shape[1:]]
-        compared = self.base.encoder.compared
+        compared = self.base.encoder.abstention_features
         return means if compared == slice(None) else [normalize(mean[:, compared], dim=-1) for mean in means]
 
     def domain_of_answer(self, predicted: int) -> str | None:
@@ -936,18 +948,18 @@ class Model(nn.Module):
         return self.classes[predicted] if self.classes else predicted
 
 
-def _all_claims(library: ExpertLibrary, parts: Parts, claims: Tensor, columns: Tensor | None = None) -> Tensor:
-    """Return the ownership scores, (N, K), which count twice what an expert knows where experts bring classes.
+def _full_ownership(library: ExpertLibrary, parts: Parts, ownership: Tensor, columns: Tensor | None = None) -> Tensor:
+    """Return the ownership scores, (N, K); where experts bring classes, each with the log-odds of its own answer added.
 
-    An ownership score has never seen the new classes of other experts and may claim them. The expert's own answer is a
-    second opinion: the log-odds of its own classes, from another network that was trained on the same examples. Where
-    record and scores hold some experts alone, (N, T), `columns` says which of the library.
+    An expert was never trained on the new classes of the others, so its ownership score may be high on them. Its answer
+    is a second opinion: the log-odds of its own classes, from another network that was trained on the same examples.
+    Where record and scores hold some experts alone, (N, T), `columns` says which of the library.
     """
     own = library.own_classes() if library.new_classes else None
     if own is None:
-        return claims
-    own = own.to(claims.device)
-    return claims + own_class_score(parts.base[:, None] + parts.residuals, own if columns is None else own[columns])
+        return ownership
+    own = own.to(ownership.device)
+    return ownership + own_class_score(parts.base[:, None] + parts.residuals, own if columns is None else own[columns])
 
 
 def _as_given(inputs: Any) -> Any:

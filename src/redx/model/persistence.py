@@ -99,7 +99,7 @@ def _load_model(
         decomposer=decomposer,
         figures=read_summary(summary) if summary else {},
         home=folder,
-        calibration=read_calibration(folder, list(library)) if config.controlled_bank else None,
+        control=read_calibration(folder, list(library)) if config.controlled_bank else None,
     )
 
 
@@ -125,10 +125,10 @@ def save_model(model: Model, folder: Path, calibration: bool = True) -> None:
     for name in COPIED if model.is_complete else ("pooled",):
         if model.home is not None and is_file(file := model.home / f"{name}.safetensors"):
             write_bytes(folder / file.name, read_bytes(file))
-    if model.config.controlled_bank and (model.calibration or model.calibration_data):
-        write_calibration(folder / "risk.json", folder / "thresholds.safetensors", model.calibrated())
-    if calibration and model.anchor_data is not None and model.calibration_data is not None:
-        examples = SharedData(model.anchor_data(), model.calibration_data())
+    if model.config.controlled_bank and (model.control or model.calibration_set):
+        write_calibration(folder / "risk.json", folder / "thresholds.safetensors", model.current_control())
+    if calibration and model.anchor_data is not None and model.calibration_set is not None:
+        examples = SharedData(model.anchor_data(), model.calibration_set())
         write_tensors(folder / "examples.safetensors", examples.tensors())
     write_json(folder / "model.json", asdict(model.info))
     if model.figures:
@@ -173,7 +173,7 @@ def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Mo
     model.routing = KEYS if model.router is None or model.router.missing(model.experts.names) else TRAINED
     if exists(folder / "examples.safetensors"):
         examples = read_shared(folder / "examples.safetensors")
-        model.anchor_data, model.calibration_data = lambda: examples.anchors, lambda: examples.calibration
+        model.anchor_data, model.calibration_set = lambda: examples.anchors, lambda: examples.calibration
         model.keep_shared(examples)
     return model
 
@@ -272,7 +272,7 @@ def fixed_banks(
     """Return the pooled heads, whose tensors are given by `BANK.tensor`, and if asked the averaged heads."""
     banks: dict[BankId, Bank] = {}
     for bank_id, settings in config.of_form("pooled").items():
-        banks[bank_id] = load_bank(settings, [without_prefix(pooled, str(settings.of or bank_id))], base)
+        banks[bank_id] = load_bank(settings, [without_prefix(pooled, str(settings.experts_of or bank_id))], base)
     # no heads, or heads of different sizes, have no mean
     average = average and bool(len(library)) and not any(expert.new_classes for expert in library)
     for bank_id, settings in config.of_form("standalone").items() if average else ():

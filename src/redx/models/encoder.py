@@ -47,8 +47,8 @@ class TextEncoder(Encoder):
         return self.trunk.width
 
     @property
-    def compared(self) -> slice:
-        """The last block alone where several are read as they are: it tells strangers best."""
+    def abstention_features(self) -> slice:
+        """The last block alone where several are read as they are: it separates unknown inputs best."""
         as_they_are = isinstance(self.trunk, trunks.MLPTrunk) and not len(self.trunk.layers)
         several = len(self.frozen.blocks) > 1 and self.frozen.pooling == "mean"
         return slice(-self.frozen.hidden_size, None) if as_they_are and several else slice(None)
@@ -204,8 +204,8 @@ class FeatureTrunk(nn.Module):
 def build_feature_trunk(inputs: int, config: TrunkConfig) -> trunks.MLPTrunk:
     """Return an untrained trunk on this many features; a `linear` one only standardises them."""
     if config.shape == "linear":
-        return trunks.MLPTrunk(inputs, inputs, 0, beside=False)
-    return trunks.MLPTrunk(inputs, config.hidden, config.depth, config.beside)
+        return trunks.MLPTrunk(inputs, inputs, 0, append_features=False)
+    return trunks.MLPTrunk(inputs, config.hidden, config.depth, config.append_features)
 
 
 def build_encoder(config: ModelConfig) -> Encoder:
@@ -233,24 +233,24 @@ def build_encoder(config: ModelConfig) -> Encoder:
 
 
 def _build_text_encoder(config: ModelConfig, folder: Path) -> TextEncoder:
-    trunk, reading = config.base.trunk, config.reading
+    trunk, encoding = config.base.trunk, config.encoding
     by_blocks = trunk.shape == "blocks"
-    if not by_blocks and (trunk.shape == "sum") != (reading.pooling == "tokens"):
+    if not by_blocks and (trunk.shape == "sum") != (encoding.pooling == "tokens"):
         raise RedxError("A trunk of shape sum reads single tokens, and others do not; choose --pooling tokens or mean.")
-    blocks, pooling = ((-1 - trunk.blocks,), "tokens") if by_blocks else (reading.blocks, reading.pooling)
+    blocks, pooling = ((-1 - trunk.blocks,), "tokens") if by_blocks else (encoding.blocks, encoding.pooling)
     frozen = FrozenLM(
         folder,
         blocks,
         pooling,
-        reading.precision,
+        encoding.precision,
         usable_device(config.device),
-        reading.tokens,
-        runtime=reading.runtime,
+        encoding.tokens,
+        runtime=encoding.runtime,
     )
     if by_blocks:
         return TextEncoder(frozen, trunks.TopBlocks(folder, frozen.config, trunk.blocks))
     if trunk.shape == "sum":
-        return TextEncoder(frozen, trunks.TokenSum(frozen.width, trunk.hidden, trunk.depth, trunk.beside))
+        return TextEncoder(frozen, trunks.TokenSum(frozen.width, trunk.hidden, trunk.depth, trunk.append_features))
     return TextEncoder(frozen, build_feature_trunk(frozen.width, trunk))
 
 

@@ -125,7 +125,7 @@ class Expert:
 
     def bank(self, bank_id: BankId, config: BankConfig, base: Base) -> Bank:
         """Return its network in one bank: a bank of this expert alone, in its own size and precision."""
-        return self._once(f"bank {bank_id}", lambda: self._build_bank(config.of or bank_id, config, base))
+        return self._once(f"bank {bank_id}", lambda: self._build_bank(config.experts_of or bank_id, config, base))
 
     @property
     def has_ownership(self) -> bool:

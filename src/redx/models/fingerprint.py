@@ -48,8 +48,8 @@ def fingerprint_base(
         tokenizer = [path for path in sorted(folder.iterdir()) if path.name.startswith(("tokenizer.json", "vocab."))]
         content = b"".join(read_bytes(path, advice="take it anew from where the model came") for path in tokenizer)
         fingerprint |= {"backbone": hub.hash_model(folder), "tokenizer": _short_hash(content)}
-        plain = {"runtime"} if config.reading.runtime == "torch" else set()  # as before there were others
-        settings = {"reading": config.reading.model_dump(exclude=plain), "trunk": config.base.trunk.model_dump()}
+        plain = {"runtime"} if config.encoding.runtime == "torch" else set()  # as before there were others
+        settings = {"encoding": config.encoding.model_dump(exclude=plain), "trunk": config.base.trunk.model_dump()}
         inputs = pack_texts(PROBE_TEXTS)
     else:
         own = isinstance(base.encoder, ModuleEncoder)

@@ -24,7 +24,9 @@ from redx.models.expert import Expert
 from redx.models.fingerprint import base_differences
 from redx.models.stack import Members, Owners, Stacks
 
-CLOSED_GATE = -1e9  # the gate of an expert that claims nothing: its softmax weight is exactly zero beside any other
+CLOSED_GATE = (
+    -1e9
+)  # the gate of an expert whose ownership score is minus infinity: its softmax weight is exactly zero beside any other
 
 
 class ExpertLibrary:
@@ -130,7 +132,7 @@ class ExpertLibrary:
             Residuals or logits of shape (N, K, C), C with the new classes.
         """
         new_classes, known, config = self.new_classes, self.base.known, self.banks[bank_id]
-        name = str(config.of or bank_id)
+        name = str(config.experts_of or bank_id)
         if not new_classes and len(self):  # all experts have outputs alike
             return self._stacks.run(name, self._members(bank_id), h)
         outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
@@ -139,7 +141,7 @@ class ExpertLibrary:
             outputs[:, columns] = place_columns(values, known, own, new_classes, residual=bank_id.corrects_base)
         return outputs
 
-    def first_outputs(self, bank_id: BankId, h: Tensor, first: Tensor) -> Tensor:
+    def outputs_at(self, bank_id: BankId, h: Tensor, first: Tensor) -> Tensor:
         """Return the outputs of the experts that each example asks; each reads only the examples that ask it.
 
         Parameters
@@ -161,19 +163,19 @@ class ExpertLibrary:
         if self.new_classes:  # then experts have outputs of several widths
             return self.outputs(bank_id, h).gather(1, first[..., None].expand(-1, -1, self.extended_base.outputs))
         config = self.banks[bank_id]
-        return self._stacks.run(str(config.of or bank_id), self._members(bank_id), h, first)
+        return self._stacks.run(str(config.experts_of or bank_id), self._members(bank_id), h, first)
 
-    def claims(self, h: Tensor) -> Tensor:
+    def ownership_scores(self, h: Tensor) -> Tensor:
         """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""
         if not len(self):
             return h.new_zeros(len(h), 0)
         if self.new_classes:
-            claims = h.new_zeros(len(h), len(self))
+            scores = h.new_zeros(len(h), len(self))
             for columns in self._by_new_classes().values():
-                claims[:, columns] = self._stacks.claims(self._scorers(columns), h)
+                scores[:, columns] = self._stacks.ownership_scores(self._scorers(columns), h)
         else:
-            claims = self._stacks.claims(self._scorers(), h)
-        return claims.nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
+            scores = self._stacks.ownership_scores(self._scorers(), h)
+        return scores.nan_to_num(posinf=-CLOSED_GATE, neginf=CLOSED_GATE)
 
     def own_classes(self) -> Tensor | None:
         """Return which classes, with the new ones, are each expert's own, (K, C); None where no score is by class."""
@@ -323,7 +325,7 @@ class ExpertLibrary:
     def stacked_bank(self, bank_id: BankId) -> Bank:
         """Return the experts of a bank as one stack, to train or to average them."""
         config = self.banks[bank_id]
-        return load_bank(config, [expert.tensors(str(config.of or bank_id)) for expert in self], self.base)
+        return load_bank(config, [expert.tensors(str(config.experts_of or bank_id)) for expert in self], self.base)
 
     def apply(self, change: Callable[[Tensor], Tensor]) -> None:
         """Move or convert the networks of all experts, as `nn.Module.to` and `nn.Module.double` do."""

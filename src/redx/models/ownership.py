@@ -42,7 +42,7 @@ class OwnershipScorer:
         fill_bank(self.scorer, [tensors])
         self.classes = own[None].bool() if by_class else None  # (1, C), which classes are its own
 
-    def claims(self, h: Tensor) -> Tensor:
+    def ownership_scores(self, h: Tensor) -> Tensor:
         """Return how much each example looks like the expert's domain, (N, E) to (N,); the gates of `keys`."""
         outputs = run_bank(self.scorer, h)
         if self.classes is None:

@@ -136,7 +136,7 @@ class KeyRouter:
         return []
 
     def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
-        return experts.claims(h)
+        return experts.ownership_scores(h)
 
 
 def check_routing(name: str) -> str:

@@ -231,7 +231,7 @@ class Stack:
                     columns = _slice_or_list([column for column, _ in some])
                     outputs[start : start + ROWS, columns] = values.transpose(0, 1)
 
-    def run_first(self, members: Members, h: Tensor, first: Tensor) -> Tensor:
+    def run_at(self, members: Members, h: Tensor, first: Tensor) -> Tensor:
         """Return the outputs of the experts that each example asks, (N, T) columns, to (N, T, C).
 
         Every expert reads only its own examples, filled up with its last one to the number of its neighbours.
@@ -304,9 +304,9 @@ class Stacks:
         """Return the outputs of a bank: of all experts, (N, E) to (N, K, C), or of those asked first, to (N, T, C)."""
         stack = self._stacks.setdefault(name, Stack())
         with torch.no_grad():
-            return stack.run(members, h) if first is None else stack.run_first(members, h, first)
+            return stack.run(members, h) if first is None else stack.run_at(members, h, first)
 
-    def claims(self, owners: Owners, h: Tensor) -> Tensor:
+    def ownership_scores(self, owners: Owners, h: Tensor) -> Tensor:
         """Return every expert's ownership score, (N, E) to (N, K)."""
         outputs = self.run("ownership", owners, h)
         if owners.classes is None:

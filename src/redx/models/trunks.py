@@ -41,13 +41,13 @@ class MLPTrunk(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> MLPTrunk(8, hidden=16, depth=2, beside=True)(torch.zeros(5, 8)).shape
+    >>> MLPTrunk(8, hidden=16, depth=2, append_features=True)(torch.zeros(5, 8)).shape
     torch.Size([5, 24])
     """
 
-    def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
+    def __init__(self, inputs: int, hidden: int, depth: int, append_features: bool) -> None:
         super().__init__()
-        self.width, self.beside = hidden, beside
+        self.width, self.append_features = hidden, append_features
         self.mean, self.scale = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.ones(inputs))
         self.layers = mlp_layers([inputs, *[hidden] * depth])
 
@@ -59,7 +59,7 @@ class MLPTrunk(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (N, E) -> (N, D) or (N, D + E)
         x = (x - self.mean) / self.scale
         h = self.layers(x)
-        return torch.cat([h, x], -1) if self.beside else h
+        return torch.cat([h, x], -1) if self.append_features else h
 
 
 def mlp_layers(sizes: list[int]) -> nn.Sequential:
@@ -93,7 +93,7 @@ class TokenSum(nn.Module):
     Examples
     --------
     >>> import torch
-    >>> TokenSum(8, hidden=16, depth=1, beside=False)(torch.ones(5, 3, 8)).shape
+    >>> TokenSum(8, hidden=16, depth=1, append_features=False)(torch.ones(5, 3, 8)).shape
     torch.Size([5, 64])
     """
 
@@ -102,9 +102,9 @@ class TokenSum(nn.Module):
     waves = 32
     period = PERIOD  # of the slowest wave
 
-    def __init__(self, inputs: int, hidden: int, depth: int, beside: bool) -> None:
+    def __init__(self, inputs: int, hidden: int, depth: int, append_features: bool) -> None:
         super().__init__()
-        self.width, self.beside = 2 * self.waves, beside
+        self.width, self.append_features = 2 * self.waves, append_features
         kept = min(inputs, self.kept)
         self.mean, self.whiten = nn.Buffer(torch.zeros(inputs)), nn.Buffer(torch.zeros(inputs, kept))
         sizes = [self.window * kept, *[hidden] * depth]
@@ -136,7 +136,7 @@ class TokenSum(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # (N, T, E) -> (N, D) or (N, D + H)
         summed = self.sum(x)
         h = self.code(self.value(summed)[:, 0])
-        return torch.cat([h, summed], -1) if self.beside else h
+        return torch.cat([h, summed], -1) if self.append_features else h
 
 
 def _unit_size(x: Tensor) -> Tensor:

@@ -97,7 +97,9 @@ def _time_panel(run: RunFigures) -> tuple[Panel, ...]:
 
 
 def _parameters_panel(run: RunFigures) -> tuple[Panel, ...]:
-    copies = {str(bank_id) for bank_id, bank in run.config.banks.items() if bank.of}  # of experts trained elsewhere
+    copies = {
+        str(bank_id) for bank_id, bank in run.config.banks.items() if bank.experts_of
+    }  # of experts trained elsewhere
     counted = run.summary.get("cost", {}).get("parameters", {})
     sizes = {name: size for name, size in counted.items() if name not in copies}
     if not sizes:

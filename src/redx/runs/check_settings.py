@@ -113,8 +113,8 @@ def read_settings(run: Path, **options: Any) -> CheckSettings:
     RedxError
         If the file is no TOML or has unknown names, or if a setting cannot be used.
     """
-    beside = run.resolve().parent if run.name in ("", "..") else run.parent
-    file = next((path for path in (run / FILE, beside / FILE) if exists(path)), None)
+    parent = run.resolve().parent if run.name in ("", "..") else run.parent
+    file = next((path for path in (run / FILE, parent / FILE) if exists(path)), None)
     settings = _read_section(file) if file else {}
     settings |= {name: value for name, value in options.items() if value is not None}
     floors = Floors(**{name: settings.get(name) for name in FLOORS})

@@ -63,7 +63,7 @@ class CheckpointInfo(StrictConfig):
     seed: int | None = Field(default=None, ge=0)  # None: the checkpoint was not made from a run
     test: str = ""  # hash of the test split
     backbone: BackboneInfo | None = None
-    beside: dict[str, Any] = {}  # plain values that a `.pt` held beside its tensors
+    values: dict[str, Any] = {}  # plain values that a `.pt` held beside its tensors
 
 
 @dataclass(frozen=True)

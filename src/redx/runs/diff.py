@@ -40,11 +40,11 @@ class SplitAnswers:
     classes: tuple[str, ...] = ()  # in the order of the logits; empty for a regression
 
     @staticmethod
-    def of(model: Model, test: Split) -> SplitAnswers:
+    def compute(model: Model, test: Split) -> SplitAnswers:
         """Run a model, with the rule and router that it uses now, on features of the test split."""
         rule, bank_id = model.rule_and_bank()
         parts = model.parts_of(test.inputs, bank_id, test.labels, model.expert_index(test.domains))
-        calibration = model.calibrated() if parts.cutoffs else None
+        calibration = model.current_control() if parts.cutoffs else None
         return SplitAnswers(model.domain_names, parts, certify(rule, parts), calibration, model.classes)
 
     def name(self, label: int) -> Any:
@@ -208,11 +208,11 @@ def _diff(
     if router is None and model.router is not None and model.router.missing(names):
         router = KEYS  # both sides by the same router
     with model.using(rule, router=router):
-        before = SplitAnswers.of(model, test)
+        before = SplitAnswers.compute(model, test)
         with model.experts.changing() as library:
             for name in set(removed) - set(new):
                 library.remove(name)
             for name, expert in new.items():
                 library.replace(name, expert) if name in removed else library.add(expert)
-            comparison = compare_answers(before, SplitAnswers.of(model, test), model, test, settings.epsilons)
+            comparison = compare_answers(before, SplitAnswers.compute(model, test), model, test, settings.epsilons)
     return {"rule": rule or model.rule, "router": router or model.routing} | comparison

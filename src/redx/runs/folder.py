@@ -138,7 +138,7 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         return embed_split(config, model.base, split)
 
     if exists(folder / "shared.safetensors"):
-        model.calibration_data = partial(read_features, "calibration")
+        model.calibration_set = partial(read_features, "calibration")
         model.anchor_data = partial(read_features, "anchors")
     model.route_by_keys_if_needed()
     return model

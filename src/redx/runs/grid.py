@@ -48,8 +48,8 @@ def parse_grid(grid: Sequence[str]) -> dict[str, list[Any]]:
 
     Examples
     --------
-    >>> parse_grid(["router.hidden=32,64", "reading.blocks=[1,2],[3]"])
-    {'router.hidden': [32, 64], 'reading.blocks': [[1, 2], [3]]}
+    >>> parse_grid(["router.hidden=32,64", "encoding.blocks=[1,2],[3]"])
+    {'router.hidden': [32, 64], 'encoding.blocks': [[1, 2], [3]]}
     """
     values: dict[str, list[Any]] = {}
     for assignment in grid:

@@ -56,11 +56,11 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("operations", "questions.operations", "operation"),
     Option("experts", "questions.experts"),
     Option("decomposer", "decomposer"),
-    Option("blocks", "reading.blocks", "block"),
-    Option("pooling", "reading.pooling"),
-    Option("precision", "reading.precision"),
-    Option("tokens", "reading.tokens"),
-    Option("runtime", "reading.runtime"),
+    Option("blocks", "encoding.blocks", "block"),
+    Option("pooling", "encoding.pooling"),
+    Option("precision", "encoding.precision"),
+    Option("tokens", "encoding.tokens"),
+    Option("runtime", "encoding.runtime"),
     Option("share", "base.share"),
     Option("trunk", "base.trunk.shape"),
     Option("depth", "base.trunk.depth"),
@@ -172,7 +172,7 @@ def apply_assignment(settings: dict[str, Any], assignment: str) -> None:
     settings
         Settings as `RunConfig.model_dump` returns them; changed in place.
     assignment
-        Such as `base.trunk.depth=3`, `banks.residual/plain.hidden=32` or `reading.blocks=[2, 4]`.
+        Such as `base.trunk.depth=3`, `banks.residual/plain.hidden=32` or `encoding.blocks=[2, 4]`.
     """
     path, separator, text = assignment.partition("=")
     path = path.strip()

@@ -161,7 +161,7 @@ def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str 
         stack.enter_context(_use_threads(cells[0][0].threads))
         _check_folders(cells, engine)
         tasks = [
-            (SeedTask.of(config, data[seed], seed, folder / f"seed-{seed}", track), engine.share(data[seed]))
+            (SeedTask.create(config, data[seed], seed, folder / f"seed-{seed}", track), engine.share(data[seed]))
             for (config, folder), data in zip(cells, loaded, strict=True)
             for seed in config.seeds
         ]
@@ -181,7 +181,7 @@ def _check_run(config: RunConfig, data: dict[int, Data]) -> None:
     if config.controlled_bank:
         for seed in config.seeds:
             _, calibration = split_validation(data[seed], config.ownership.calibration, seed)
-            supported_risk(config.risk, len(calibration), config.confidence, tell=False)
+            supported_risk(config.risk, len(calibration), config.confidence, warn=False)
 
 
 def _check_folders(cells: Sequence[tuple[RunConfig, Path]], engine: Engine) -> None:

@@ -42,7 +42,7 @@ log = logging.getLogger("redx")
 
 def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[str, float]:
     """Train everything of one seed here, each stage once; return the seconds that each stage took."""
-    task = SeedTask.of(config, data, seed, folder)
+    task = SeedTask.create(config, data, seed, folder)
     _, seconds = LocalEngine().follow([plan_reading([(task, data)]), plan_seed(task, data)])
     return seconds
 
@@ -57,7 +57,7 @@ def plan_reading(seeds: Sequence[tuple[SeedTask, Any]]) -> Plan[None]:
     """
     for task, data in seeds:
         if build_encoder(task.config).reads_text:
-            yield from _stages(SeedFolder(task.folder), reading=[_call(task, read_texts, data)])
+            yield from _stages(SeedFolder(task.folder), encoding=[_call(task, read_texts, data)])
 
 
 def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:

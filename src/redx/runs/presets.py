@@ -101,7 +101,7 @@ def _apply_changes(settings: dict[str, Any], wanted: dict[str, Any]) -> None:
         set_setting(settings, option.path, wanted[keyword], option.flag)
     if "trunk" in wanted:  # another trunk reads other features and is trained otherwise
         is_sum = wanted["trunk"] == "sum"
-        settings["reading"]["pooling"] = wanted.get("pooling") or ("tokens" if is_sum else "mean")
+        settings["encoding"]["pooling"] = wanted.get("pooling") or ("tokens" if is_sum else "mean")
         settings["base"]["teach"] = "value" if is_sum else "classes"
         for bank in () if is_sum else (*settings["banks"].values(), settings["ownership"]["bank"]):
             if bank["shape"] in ("shift", "value"):  # only a sum codes values

@@ -81,7 +81,7 @@ def shrink(
             info = metadata.info.model_copy(update={"kind": "slim"})
             write_checkpoint(out, tensors, format_metadata(CheckpointMetadata(info, metadata.config, metadata.files)))
         else:
-            info = CheckpointInfo(kind="slim", layers=layer_stack(source.entries)[1], beside=source.about)
+            info = CheckpointInfo(kind="slim", layers=layer_stack(source.entries)[1], values=source.about)
             write_checkpoint(out, tensors, {CHECKPOINT_KEY: json.dumps(info.model_dump())})
         dropped = [name for name in source.entries if name not in tensors]
         before = measure_file(source.entries.values(), path)

@@ -71,7 +71,7 @@ class SeedTask:
     track: str | None = None
 
     @staticmethod
-    def of(config: RunConfig, data: Data, seed: int, folder: Path, track: str | None = None) -> SeedTask:
+    def create(config: RunConfig, data: Data, seed: int, folder: Path, track: str | None = None) -> SeedTask:
         """Return the task of one seed."""
         shape = tuple(data.train.inputs.shape[1:])
         belongs = tuple(data.domain_of_classes())
@@ -240,7 +240,7 @@ def write_test_parts(transaction: Transaction, model: Model, test: Split) -> Non
     model.place(model.config.device)
     if model.config.controlled_bank:
         files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
-        write_calibration(*files, model.calibrated())
+        write_calibration(*files, model.current_control())
     names = model.domain_names, len(model.experts), model.classes
     write_parts(transaction.new("parts"), parts_of_test(model, test), *names)
 

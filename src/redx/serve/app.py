@@ -119,7 +119,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     async def predict(request: Request) -> Response:
         body = await _read(request, PredictBody)
         loaded = service.loaded
-        query = queries.Query.of(body, loaded.kind, loaded.model.info.shape)
+        query = queries.Query.from_body(body, loaded.kind, loaded.model.info.shape)
         answers = await asyncio.wrap_future(service.batcher.submit(query))
         return _json({"answers": answers, "version": service.loaded.version})
 
@@ -129,7 +129,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         openapi_extra=_body_schema(DiffBody),
     )
     async def diff(request: Request) -> Response:
-        setting = Setting.of(await _read(request, DiffBody))
+        setting = Setting.from_body(await _read(request, DiffBody))
         await asyncio.to_thread(service.examples.load)
         return _json(await in_model_thread(lambda: service.diff(setting)))
 
@@ -138,7 +138,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         rule: Annotated[str | None, Query(max_length=200)] = None,
         without: Annotated[list[str] | None, Query()] = None,
     ) -> Response:
-        setting = Setting.of(SettingBody(rule=rule, without=without or []))
+        setting = Setting.from_body(SettingBody(rule=rule, without=without or []))
         compute = await in_model_thread(lambda: service.price(setting))
         return _json(await asyncio.to_thread(compute))  # it takes seconds, in which the model answers others
 
@@ -156,7 +156,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 25,
         row: Annotated[list[int] | None, Query(description="these test examples alone", max_length=MAX_ROWS)] = None,
     ) -> Response:
-        setting = Setting.of(SettingBody(rule=rule, router=router, without=without or [], risk=risk))
+        setting = Setting.from_body(SettingBody(rule=rule, router=router, without=without or [], risk=risk))
         await asyncio.to_thread(service.examples.load)
         if row:
             return _json(await in_model_thread(lambda: service.rows(setting, row)))

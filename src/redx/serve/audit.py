@@ -251,7 +251,7 @@ def _check_record(record: dict[str, Any]) -> None:
 
 
 def _setting(record: dict[str, Any]) -> Setting:
-    return Setting.of(SettingBody.model_validate(record["setting"]))
+    return Setting.from_body(SettingBody.model_validate(record["setting"]))
 
 
 def _options(record: dict[str, Any]) -> Options:

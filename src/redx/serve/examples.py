@@ -168,7 +168,7 @@ class ExampleSet:
             parts: Parts = self._parts.get(bank_id, lambda: self._stored(bank_id))
             if parts.confidences is None:
                 return parts
-            return replace(parts, cutoffs=model.calibrated().cutoffs)
+            return replace(parts, cutoffs=model.current_control().cutoffs)
 
     def _stored(self, bank_id: BankId) -> Parts:
         return read_parts(self.loaded.folder, self.loaded.seed, bank_id).banks[bank_id]
@@ -179,7 +179,7 @@ class ExampleSet:
 
         def compute() -> SplitAnswers:
             with self.loaded.asking(setting) as model:
-                return SplitAnswers.of(model, test)
+                return SplitAnswers.compute(model, test)
 
         return self._answers.get(setting, compute)
 

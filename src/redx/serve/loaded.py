@@ -92,7 +92,7 @@ class LoadedRun:
     @property
     def abstains(self) -> float | None:
         """The rate of false abstentions that the page uses; None where the model cannot promise it."""
-        model, calibration = self.model, self.model.calibration
+        model, calibration = self.model, self.model.control
         possible = bool(model.classes) and model.anchor_data is not None and not self.has_steps
         return ABSTAIN if possible and calibration and ABSTAIN * (calibration.examples + 1) >= 1 else None
 
@@ -152,7 +152,7 @@ class LoadedRun:
         RedxError
             Where there is no such rule, router or expert, or the calibration examples do not support the risk.
         """
-        model, before = self.model, self.model.calibration
+        model, before = self.model, self.model.control
         if setting.rule and get_rule(RuleId.parse(setting.rule).rule).knows_domain:
             raise RedxError(f"The rule {setting.rule!r} needs the true domain of an input; choose one such as red.")
         if setting.router == TRAINED and model.router is None:
@@ -162,12 +162,12 @@ class LoadedRun:
                 _, bank_id = model.rule_and_bank()
                 settings = model.config.banks.get(bank_id)
                 if settings and settings.controlled:
-                    model.calibration = self.calibration(setting)
+                    model.control = self.calibration(setting)
                 elif setting.risk is not None:
                     raise RedxError(f"The rule {model.rule!r} has no risk control; leave out risk, or choose red.")
                 yield model
         finally:
-            model.calibration = before
+            model.control = before
 
     def calibration(self, setting: Setting) -> RiskControl:
         """Return the calibration of the experts that the model has now, at the risk of a setting."""
@@ -175,7 +175,7 @@ class LoadedRun:
         if names not in self._calibrations:
             if len(self._calibrations) >= MAX_KEPT:
                 self._calibrations.pop(next(iter(self._calibrations)))
-            self._calibrations[names] = self.model.calibrated()
+            self._calibrations[names] = self.model.current_control()
         calibration = self._calibrations[names]
         return calibration if setting.risk is None else calibration.at(setting.risk, calibration.confidence)
 

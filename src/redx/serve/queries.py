@@ -80,7 +80,7 @@ class Setting:
     risk: float | None = None
 
     @staticmethod
-    def of(body: SettingBody) -> Setting:
+    def from_body(body: SettingBody) -> Setting:
         """Return the setting that a request asks for."""
         return Setting(body.rule, body.router, tuple(sorted(set(body.without))), body.risk)
 
@@ -110,7 +110,7 @@ class Query:
     options: Options = field(default_factory=Options)
 
     @staticmethod
-    def of(body: PredictBody, kind: Kind, shape: Sequence[int]) -> Query:
+    def from_body(body: PredictBody, kind: Kind, shape: Sequence[int]) -> Query:
         """Return the query of a request, after checking its inputs."""
         check_inputs(body.inputs, kind, shape)
         return Query.of_body(body)
@@ -122,7 +122,7 @@ class Query:
         options = Options(
             None if weights is None else tuple(weights), body.epsilon, body.abstain, body.detail, body.steps
         )
-        return Query(body.inputs, Setting.of(body), options)
+        return Query(body.inputs, Setting.from_body(body), options)
 
 
 def check_inputs(inputs: list[Any], kind: Kind, shape: Sequence[int]) -> None:

@@ -82,7 +82,7 @@ class Service:
         def prepare() -> Callable[[], dict[str, Any]]:
             parts = self.examples.parts(setting)
             with self.loaded.asking(setting) as model:
-                rule, calibration = model.rule_and_bank()[0], model.calibrated() if parts.cutoffs else None
+                rule, calibration = model.rule_and_bank()[0], model.current_control() if parts.cutoffs else None
             if calibration is None:
                 raise RedxError(f"The rule {setting.rule or model.rule!r} has no risk control; choose red.")
             prices = self._prices

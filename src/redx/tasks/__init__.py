@@ -144,7 +144,7 @@ def compared_banks(plain: BankConfig, anchored: BankConfig, head: BankConfig) ->
         BankId("residual", "plain"): plain,
         BankId("residual", "anchored"): anchored,
         BankId("residual", "risk"): anchored.model_copy(
-            update={"of": BankId("residual", "anchored"), "controlled": True}
+            update={"experts_of": BankId("residual", "anchored"), "controlled": True}
         ),
         BankId("standalone", "plain"): head,
         BankId("standalone", "anchored"): head.model_copy(update={"anchor": "truth"}),

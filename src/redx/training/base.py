@@ -51,7 +51,7 @@ def train_base(config: ModelConfig, data: Data, seed: int) -> Base:
 def train_feature_base(training: TrainingConfig, shared: Split, hidden: int, classes: int, seed: int) -> Base:
     """Return a base for standardised features, (N, F): one hidden layer and the classifier; for the estimator."""
     seed_everything(seed)
-    encoder = FeatureEncoder(MLPTrunk(shared.inputs.shape[1], hidden, 1, beside=True))
+    encoder = FeatureEncoder(MLPTrunk(shared.inputs.shape[1], hidden, 1, append_features=True))
     return fit_base(encoder, BaseConfig(training=training), shared, None, classes, seed)
 
 

@@ -61,7 +61,9 @@ def train_experts(
     list of Expert
         The experts, in the order of the datasets.
     """
-    own = {bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.of is None}
+    own = {
+        bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.experts_of is None
+    }
     banks = {
         bank_id: train_bank(bank_id, bank, datasets, base, seed, unit, config.device) for bank_id, bank in own.items()
     }
@@ -88,7 +90,7 @@ def train_experts(
         if has_ownership:
             info["ownership"] = {"score": config.ownership.score}
         mine = {f"{key}.{name}": value for key, files in tensors.items() for name, value in files[index].items()}
-        if new:  # what their examples look like, so that a model does not take them for strangers
+        if new:  # what their examples look like, so that a model does not abstain on them
             rows = (data.own.labels >= base.known).nonzero()[:, 0]
             mine["new_classes.means"] = class_means(data.own.inputs[rows], data.own.labels[rows])
         experts.append(Expert(info, _to_dtype(mine, dtype)))
@@ -113,7 +115,9 @@ def measure_expert(expert: Expert, config: ModelConfig, data: ExpertData, base: 
     unit
         For a regression, what one unit of the answer is in the network's output.
     """
-    own = {bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.of is None}
+    own = {
+        bank_id: bank for bank_id, bank in config.of_form("standalone", "residual").items() if bank.experts_of is None
+    }
     banks = {bank_id: expert.bank(bank_id, bank, base) for bank_id, bank in own.items()}
     for bank_id, bank in banks.items():
         if not bool(run_bank(bank, data.anchors.inputs).isfinite().all()):

@@ -26,7 +26,7 @@ def count_passes(config: ModelConfig, data: Data) -> dict[str, int]:
         Numbers of passes of the two ways.
     """
     texts = [text for split in (data.train, data.validation, data.test) for text in unpack_texts(split.inputs)]
-    banks = [bank for bank in config.banks.values() if bank.of is None]
+    banks = [bank for bank in config.banks.values() if bank.experts_of is None]
     epochs = [bank.training.epochs if bank.fit == "gradient" else 1 for bank in banks]
     loop = config.base.training.epochs * round(config.base.share * len(data.train))
     loop += (max(epochs) + config.router.training.epochs) * len(data.train)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from helpers.commands import Ask
-from redx.config import ReadingConfig
+from redx.config import EncodingConfig
 from redx.errors import RedxError
 from redx.models.backbones import runtimes
 from redx.models.backbones.int8 import Int8Linear
@@ -147,7 +147,7 @@ def test_a_graph_that_computes_something_else_is_refused(bert: Path, monkeypatch
 
 
 def test_torch_is_the_default_and_leaves_no_trace_in_names(bert: Path) -> None:
-    assert ReadingConfig().runtime == "torch"
+    assert EncodingConfig().runtime == "torch"
     cache = FrozenLM(bert, (1,), "mean").cache
     assert "runtime" not in cache.info
     assert cache.folder.name.endswith("float32")
@@ -157,14 +157,14 @@ def test_fingerprints_contain_the_runtime_and_stay_as_they_were_for_torch(bert: 
     config = get_preset("jsonl", "quick").model_copy(update={"backbone": str(bert)})
     marks = []
     for runtime in ("torch", *OTHERS):
-        reading = config.reading.model_copy(update={"runtime": runtime, "blocks": (1,)})
-        changed = config.model_copy(update={"reading": reading})
+        encoding = config.encoding.model_copy(update={"runtime": runtime, "blocks": (1,)})
+        changed = config.model_copy(update={"encoding": encoding})
         encoder = build_encoder(changed)
         assert isinstance(encoder, TextEncoder)
         width = encoder.frozen.width
         base = Base(encoder, torch.ones(width, 2), torch.zeros(2), torch.zeros(width), torch.ones(width))
         marks.append((encoder.mark, fingerprint_base(base, changed, ("a", "b"), ())["feature settings"]))
     assert len({mark for mark, _ in marks}) == len({settings for _, settings in marks}) == 1 + len(OTHERS)
-    before = {"reading": {**config.reading.model_dump(exclude={"runtime"}), "blocks": (1,)}}
+    before = {"encoding": {**config.encoding.model_dump(exclude={"runtime"}), "blocks": (1,)}}
     before["trunk"] = config.base.trunk.model_dump()
     assert marks[0][1] == hashlib.sha256(repr(before).encode()).hexdigest()[:16]

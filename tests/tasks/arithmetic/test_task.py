@@ -72,7 +72,7 @@ def test_the_presets_of_the_papers_have_their_settings(name: str) -> None:
     for config, virtual, epochs, patience in ((few, 128, 8, None), (many, 64, 60, 3)):
         assert config.base.trunk.shape == "blocks"
         assert config.base.trunk.blocks == 2
-        assert config.reading.pooling == "mean"
+        assert config.encoding.pooling == "mean"
         assert config.router.hidden == 256
         assert config.banks[PLAIN].hidden == 0  # a quarter of D
         for training in (config.base.training, config.router.training, config.banks[PLAIN].training):

@@ -34,7 +34,9 @@ def test_a_run_from_the_files_to_an_answer(
     assert answer["answer"] in {intent for names in INTENTS.values() for intent in names}
     assert set(answer["weights"]) == set(INTENTS)
     encoder = redx.load(done.folder).base.encoder
-    assert encoder.width == 2 * len(range(encoder.width)[encoder.compared])  # abstention reads the last block alone
+    assert encoder.width == 2 * len(
+        range(encoder.width)[encoder.abstention_features]
+    )  # abstention reads the last block alone
 
 
 def test_shots_are_a_positive_number(ask: Ask) -> None:

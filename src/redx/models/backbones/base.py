@@ -20,7 +20,9 @@ class Encoder(nn.Module):
 
     reads_text: bool = False  # whether inputs are texts that a language model reads
     width: Any = None  # D, the number of features that the classifier reads; None: as many as the input has
-    compared: Any = slice(None)  # the features of an input that abstention compares with those of known classes
+    abstention_features: Any = slice(
+        None
+    )  # the features of an input that abstention compares with those of known classes
     mark: Any = "none"  # a name for what the frozen part computes, which cached features are filed under
 
     @property

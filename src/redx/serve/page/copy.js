@@ -40,7 +40,7 @@ function states(input) {
   const question = { inputs: [input], ...body }, lines = loading(body);
   if (state.view === "price") return {
     command: `redx calibrate ${shell(model.run)} --risk ${state.risk ?? model.risk?.risk ?? 0.01}  # sets this risk in the run`,
-    Python: [...loading({ ...body, risk: state.risk ?? model.risk?.risk ?? 0.01 }), "    print(model.calibrated().cutoffs)"].join("\n"), HTTP: curl(`/api/price?${settingQuery()}`) };
+    Python: [...loading({ ...body, risk: state.risk ?? model.risk?.risk ?? 0.01 }), "    print(model.current_control().cutoffs)"].join("\n"), HTTP: curl(`/api/price?${settingQuery()}`) };
   if (state.view === "experts") return {
     command: body.without && body.risk === undefined ? ["redx experts diff", shell(model.run), ...body.without.map((name) => `--remove ${shell(name)}`), body.rule ? `--rule ${shell(body.rule)}` : ""].filter(Boolean).join(" ")
       : body.without ? curl("/api/diff", body) : `redx experts list ${shell(model.run)}`,

@@ -10,9 +10,9 @@ from redx.config import (
     BankConfig,
     BankId,
     BaseConfig,
+    EncodingConfig,
     OwnershipConfig,
     QuestionsConfig,
-    ReadingConfig,
     RouterConfig,
     RunConfig,
     TrainingConfig,
@@ -90,7 +90,7 @@ def weak_base_config(task: str, preset: str, questions: QuestionsConfig, epochs:
         backbone="smollm2-135m",
         threads=1,
         questions=questions,
-        reading=ReadingConfig(blocks=(2,), pooling="tokens"),
+        encoding=EncodingConfig(blocks=(2,), pooling="tokens"),
         base=BaseConfig(
             share=0.1,
             trunk=TrunkConfig(shape="sum", hidden=512 if few else 1024, depth=2),
@@ -127,7 +127,7 @@ def strong_base_config(task: str, preset: str, questions: QuestionsConfig, epoch
         threads=1,
         questions=questions,
         decomposer="pointer" if task == "steps" else "none",
-        reading=ReadingConfig(blocks=(2,), pooling="tokens"),
+        encoding=EncodingConfig(blocks=(2,), pooling="tokens"),
         base=BaseConfig(
             share=0.2 if task == "steps" else 0.1,
             trunk=TrunkConfig(shape="sum", hidden=192, depth=2),

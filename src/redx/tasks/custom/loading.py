@@ -222,10 +222,10 @@ def _embed_texts(config: RunConfig, texts: Sequence[str]) -> Tensor:
     from redx.models.backbones import hub
     from redx.models.backbones.language import FrozenLM
 
-    reading = config.reading
+    encoding = config.encoding
     folder = hub.model_folder(config.backbone)
     model = FrozenLM(
-        folder, reading.blocks, "mean", reading.precision, config.device, reading.tokens, runtime=reading.runtime
+        folder, encoding.blocks, "mean", encoding.precision, config.device, encoding.tokens, runtime=encoding.runtime
     )
     model.prepare(list(dict.fromkeys(texts)))
     x = model.read(texts)

@@ -8,8 +8,8 @@ from redx.config import (
     BankConfig,
     BankId,
     BaseConfig,
+    EncodingConfig,
     OwnershipConfig,
-    ReadingConfig,
     RouterConfig,
     RunConfig,
     TableConfig,
@@ -49,7 +49,7 @@ def preset_config(task: str, preset: str, table: TableConfig, epochs: int) -> Ru
         backbone="features" if features else "minilm-l6",
         threads=1,
         table=table,
-        reading=ReadingConfig(blocks=(-1,), pooling="mean", tokens=None if features else 256),
+        encoding=EncodingConfig(blocks=(-1,), pooling="mean", tokens=None if features else 256),
         base=BaseConfig(
             share=0.2,
             least=3,

@@ -51,11 +51,11 @@ def abstention(config: RunConfig, data: dict[int, Data], models: dict[int, Model
 
 def _figures(config: RunConfig, data: Data, model: Model, queries: Tensor) -> dict[str, float]:
     assert model.anchor_data is not None
-    assert model.calibration_data is not None
+    assert model.calibration_set is not None
     model.base.encoder.prepare([queries])
-    anchors, compared = model.anchor_data(), model.base.encoder.compared
+    anchors, compared = model.anchor_data(), model.base.encoder.abstention_features
     means = class_means(anchors.inputs[:, compared], anchors.labels)
-    held = familiarity(model.calibration_data().inputs[:, compared], means)
+    held = familiarity(model.calibration_set().inputs[:, compared], means)
     inside = familiarity(embed_split(config, model.base, data.test).inputs[:, compared], means)
     outside = familiarity(model.base.embed(queries)[:, compared], means)
     known = torch.cat([torch.ones_like(inside), torch.zeros_like(outside)])

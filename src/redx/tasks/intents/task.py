@@ -6,8 +6,8 @@ from redx.config import (
     BankConfig,
     BankId,
     BaseConfig,
+    EncodingConfig,
     OwnershipConfig,
-    ReadingConfig,
     RouterConfig,
     RunConfig,
     TrainingConfig,
@@ -51,7 +51,7 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
         preset=preset,
         backbone="minilm-l6",
         threads=1,
-        reading=ReadingConfig(blocks=(-4, -2, -1), pooling="mean", tokens=256),
+        encoding=EncodingConfig(blocks=(-4, -2, -1), pooling="mean", tokens=256),
         base=BaseConfig(
             share=0.2,
             least=3,
@@ -65,7 +65,7 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
         average=compare,
         # every intent belongs to one domain; there is no early stopping, so nearly all of validation calibrates
         ownership=OwnershipConfig(calibration=0.9, bank=anchored.model_copy(update={"hidden": 64})),
-        router=RouterConfig(hidden=128, dropout=0.5, claims=True, training=training),
+        router=RouterConfig(hidden=128, dropout=0.5, add_ownership=True, training=training),
     )
 
 

@@ -63,7 +63,7 @@ def _finding(curve: Curve) -> str:
 
 def risk_curve(models: dict[int, Model], records: dict[int, Parts]) -> Curve:
     """Return figures at every risk that the calibration examples of all seeds support."""
-    calibrations = {seed: model.calibrated() for seed, model in models.items()}
+    calibrations = {seed: model.current_control() for seed, model in models.items()}
     least = max(smallest_risk(calibration.examples) for calibration in calibrations.values())
     curve: Curve = {}
     for risk in RISKS:
