@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from redx.engine import Call, LocalEngine, Plan, open_engine, ray_cluster
+from redx.engine import Call, LocalEngine, Plan, open_engine, ray_engine
 from redx.engine.calls import perform_elsewhere
 from redx.errors import RedxError
 
@@ -78,11 +78,11 @@ def test_an_engine_that_cannot_be_used_is_refused_in_one_sentence(arguments: dic
 
 
 def test_a_port_of_something_else_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "SECONDS", 0.2)
+    monkeypatch.setattr(ray_engine, "SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(RedxError, match=f"No Ray cluster answers at {address} .*timed out"):
-            ray_cluster.check_address(address)
+            ray_engine.check_address(address)
 
 
 def test_the_engine_ray_needs_ray(monkeypatch: pytest.MonkeyPatch) -> None:

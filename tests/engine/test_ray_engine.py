@@ -18,7 +18,7 @@ import redx
 from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import without_times
 from redx.engine import Call, Plan, open_engine, probe, ray_engine
-from redx.engine.ray_cluster import check_address
+from redx.engine.ray_engine import check_address
 from redx.errors import RedxError
 from redx.io.reading import read_json
 

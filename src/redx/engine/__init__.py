@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from redx.engine.calls import Call as Call
 from redx.engine.calls import Engine as Engine
+from redx.engine.calls import LocalEngine as LocalEngine
 from redx.engine.calls import Plan as Plan
-from redx.engine.local import LocalEngine as LocalEngine
 from redx.errors import RedxError
 
 ENGINES = ("local", "ray")

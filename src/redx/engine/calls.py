@@ -1,4 +1,4 @@
-"""What engines work on: plans, which yield calls that may run at the same time and receive their results."""
+"""What engines work on: plans, which yield calls that may run at the same time; and the local engine."""
 
 from __future__ import annotations
 
@@ -102,3 +102,39 @@ def perform_elsewhere(function: Callable[..., Any], arguments: Sequence[Any]) ->
     finally:
         log.removeHandler(collector)
     return result, Report(time.perf_counter() - start, tuple(collector.messages))
+
+
+# --- the local engine
+
+
+class LocalEngine:
+    """Follows plans one after the other; a handle is the value itself."""
+
+    runs_at_once = 1
+
+    def share(self, value: Any) -> Any:
+        return value
+
+    def follow(self, plans: Iterable[Plan[Any]]) -> list[Any]:
+        return [_follow(plan) for plan in plans]
+
+    def check_folders(self, folders: Iterable[Path]) -> None:
+        pass
+
+
+def _follow(plan: Plan[Any]) -> Any:
+    try:
+        calls = next(plan)
+        while True:
+            calls = plan.send([_perform(call) for call in calls])
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        plan.close()
+
+
+def _perform(call: Call) -> Any:
+    start = time.perf_counter()
+    result = call.function(*call.arguments)
+    call.finished(time.perf_counter() - start)
+    return result
