@@ -20,8 +20,7 @@ from redx.cli import main
 from redx.engine import ENGINES
 from redx.models.calibration import read_calibration, write_calibration
 from redx.runs import pipeline, presets, sweep
-from redx.runs.grid import make_cells, parse_grid
-from redx.runs.sweep import Sweep
+from redx.runs.sweep import Sweep, make_cells, parse_grid
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

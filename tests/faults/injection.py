@@ -202,7 +202,7 @@ def run_command(words: list[str]) -> int:
     """
     import redx.cli
     from redx.io.download import Digest
-    from redx.report import html, page
+    from redx.report import page
     from redx.tasks.mnist import download
 
     digests = {
@@ -212,7 +212,7 @@ def run_command(words: list[str]) -> int:
     with (
         mock.patch.object(redx.cli, "app", _built_app()),
         mock.patch.object(page, "draw_figure", _draw_nothing),
-        mock.patch.object(html, "draw_panel_svg", _draw_nothing),
+        mock.patch.object(page, "draw_panel_svg", _draw_nothing),
         mock.patch.dict(download.FILES, digests),
     ):
         try:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from redx.io.checksums import ChangedFile, check_checksums, write_checksums
+from redx.io.hashing import ChangedFile, check_checksums, write_checksums
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from torch._utils import _rebuild_device_tensor_from_cpu_tensor
 
 from redx.errors import RedxError
 from redx.io import tensor_files
-from redx.io.pickle_programs import check_program
+from redx.io.tensor_files import check_program
 from redx.runs.inspection import inspect_path
 
 

@@ -22,7 +22,7 @@ ALLOWED = {  # files outside `io` that read something themselves, and why they m
     "tasks/mnist/download.py": "archives from mirrors, whose members are compared with digests by io.download.install",
     "models/backbones/hub.py": "a wheel from PyPI, whose members are compared with digests by io.download.install",
     "tasks/arithmetic/sentences.py": "templates inside the package",
-    "report/html.py": "a template inside the package",
+    "report/page.py": "a template inside the package",
     "model/card.py": "a template inside the package",
     "serve/app.py": "the files of the page inside the package",
     "adapters/domains.py": "packages from PyPI and npm, compared with digests before they are opened",

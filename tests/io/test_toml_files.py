@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from redx.errors import RedxError
-from redx.io.toml_files import TOML_BYTES, read_toml
+from redx.io.reading import TOML_BYTES, read_toml
 
 
 def test_tables_and_values_are_read(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from helpers.own_data import draw_clouds, write_arrays
 from redx.errors import RedxError
 from redx.io.reading import read_json
 from redx.runs import pipeline, sweep
-from redx.runs.grid import cell_name, make_cells, parse_grid, split_values
+from redx.runs.sweep import cell_name, make_cells, parse_grid, split_values
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from redx.errors import RedxError
 from redx.io.array_files import map_array
 from redx.io.atomic import atomic_path
 from redx.io.cache import cache_folder
-from redx.io.checksums import CHECKSUMS, ChangedFile, check_checksums, write_checksums
+from redx.io.hashing import CHECKSUMS, ChangedFile, check_checksums, write_checksums
 from redx.io.reading import exists, read_json
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Hashes of tensors and files."""
+"""Hashes of tensors and files, and checksums beside files, by which a file that was changed afterwards is noticed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MARKED_BYTES = 2**20  # checksums of files from this size on are kept in the cache between processes
 SETTLED = 2 * 10**9  # nanoseconds after which the times of a file tell it from a later state
+CHECKSUMS = ".sums.json"  # how the name of a file of checksums ends
 
 
 def hash_tensors(tensors: Mapping[str, Tensor], *words: str) -> str:
@@ -99,3 +100,49 @@ def _state(path: Path) -> list[int]:
     """Return what changes whenever a file is written: the time of its last change cannot be set by a program."""
     status = path.stat()
     return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev]
+
+
+# --- checksums beside files
+
+
+class ChangedFile(Exception):
+    """A file has another checksum than the one that was written beside it."""
+
+
+def write_checksums(path: Path, files: Sequence[Path], names: Sequence[str] = ()) -> None:
+    """Write the checksums of files to a file of their own, completely or not at all.
+
+    Parameters
+    ----------
+    path
+        The file of checksums.
+    files
+        The files.
+    names
+        The names that they are going to have, if other than now.
+    """
+    sums = {name: checksum(file) for name, file in zip(names or [file.name for file in files], files, strict=True)}
+    write_bytes(path, json.dumps(sums).encode())
+
+
+def check_checksums(path: Path, files: Sequence[Path]) -> None:
+    """Compare files with their checksums; once per process for each state of a file.
+
+    A cache of an older version has no checksums: they are added where the folder can be written to.
+
+    Raises
+    ------
+    ChangedFile
+        If a file, or the file of checksums, is not what was written.
+    """
+    if not exists(path):
+        with suppress(OSError, RedxError):
+            write_checksums(path, files)
+        return
+    try:
+        sums = read_json(path, dict[str, str])
+    except RedxError as error:
+        raise ChangedFile(f"{path} is damaged") from error
+    for file in files:
+        if sums.get(file.name) != checksum(file):
+            raise ChangedFile(f"{file} was changed after it was written (its checksum differs)")

@@ -1,4 +1,4 @@
-"""The gate for every file from outside: regular files of a bounded size, JSON and text, and one sentence for any fault.
+"""The gate for every file from outside: regular files of a bounded size, text, JSON and TOML, one sentence for a fault.
 
 Readers of arrays are in `array_files`, readers of tensors in `tensor_files`; both go through this module. No other
 module opens a file that it has not written itself.
@@ -28,6 +28,7 @@ TEXT_BYTES = 2**28  # size of the largest text file
 TENSOR_BYTES = 2**36  # size of the largest file of tensors
 HALVES = re.compile("[\ud800-\udfff]")  # lone surrogates, which no text can be encoded with
 REPEAT = "repeat the run with --out ANOTHER"
+TOML_BYTES = 2**20  # size of the largest TOML file
 
 
 class DuplicateKey(ValueError):
@@ -297,3 +298,34 @@ def read_json(
         if check is not None:
             check(value)
     return value
+
+
+# --- TOML
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the content of a TOML file.
+
+    Parameters
+    ----------
+    path
+        The file, in UTF-8.
+
+    Returns
+    -------
+    dict
+        Values and tables by name.
+
+    Raises
+    ------
+    RedxError
+        If there is no such file, or it is too large, no UTF-8 or no TOML.
+    """
+    import tomllib
+
+    text = read_text(path, TOML_BYTES)
+    with guarded(path, "is no TOML file", "write NAME = VALUE in each line"):
+        try:
+            return tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise RedxError(f"{path} is no TOML: {str(error)[:200]}; correct it there.") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import pickletools
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
-from redx.io.pickle_programs import check_program
 from redx.io.reading import TENSOR_BYTES, guarded, is_folder, open_file
 from redx.io.safetensors_files import open_safetensors, tensor_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
-
 
 CHECKPOINT_KEY = "redx.checkpoint"  # key of the facts about a checkpoint in the metadata of its file
 PROGRAM_BYTES, DEPTH, MEMBERS = 8 * 2**20, 8, 100_000  # limits: program of a pickle, nested dicts, archive
@@ -28,6 +27,23 @@ STATES = ("state_dict", "model_state_dict", "model")  # keys under which a `.pt`
 TRAINING = re.compile(r"(optimi[sz]er|(lr_)?scheduler|(grad|amp)_scaler|(\w+_)?rng_state)\w*")  # keys that are skipped
 NAMES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "BOOL": "bool", "U8": "uint8"}
 NAMES |= {f"I{bits}": f"int{bits}" for bits in (8, 16, 32, 64)}
+# functions that allocate nothing: they view what is in the file, and values are read later
+VIEWS = {
+    "_rebuild_tensor",
+    "_rebuild_tensor_v2",
+    "_rebuild_tensor_v3",
+    "_rebuild_parameter",
+    "_rebuild_parameter_with_state",
+    "_rebuild_sparse_tensor",
+    "_rebuild_qtensor",
+    "_rebuild_meta_tensor_no_storage",
+    "_rebuild_nested_tensor",
+    "_rebuild_from_type_v2",
+}
+# functions that copy what they are given
+COPIES = ("Counter", "set", "Size", "complex", "encode", "OrderedDict", "Tensor", "UntypedStorage", "TypedStorage")
+MAX_COPIES = 16
+PUTS, GETS = {"PUT", "BINPUT", "LONG_BINPUT"}, {"GET", "BINGET", "LONG_BINGET"}
 
 
 @dataclass(frozen=True)
@@ -300,3 +316,47 @@ class _Plain:
         if isinstance(value, list | tuple):
             return all(self(inner, depth - 1) for inner in value)
         return value is None or isinstance(value, bool | int | float | str)
+
+
+# --- what the pickle of a `.pt` file would call, read without running it: a few bytes can ask for any amount of memory
+#
+# `torch.load(weights_only=True)` calls only functions that run no code of the file; but among them are `bytearray(n)`,
+# and functions that copy a list or a tensor again and again.
+
+
+def check_program(program: bytes, max_copies: int = MAX_COPIES) -> None:
+    """Raise a ValueError that says which function of a pickle could fill the memory.
+
+    Parameters
+    ----------
+    program
+        The pickle.
+    max_copies
+        Largest number of calls that copy their arguments; a new and empty `OrderedDict` is none.
+    """
+    memo: dict[str, str] = {}  # names of functions, and `text` for a text
+    last, copies = "", 0
+    for operation, argument, _ in pickletools.genops(program):
+        name, value = operation.name, str(argument)
+        if name in PUTS:
+            memo[value] = last
+            continue
+        now = memo.get(value, "") if name in GETS else "text" if "UNICODE" in name else ""
+        if last.endswith(COPIES) and not _is_harmless(last, name, now):
+            copies += 1
+            if copies > max_copies:
+                raise ValueError(f"calls {last} again and again")
+        last = _checked(value) if name == "GLOBAL" else now
+
+
+def _is_harmless(function: str, after: str, value: str) -> bool:
+    """Return whether a new and empty dict follows, or the name of a storage in the file, by the next operation."""
+    return (function == "OrderedDict" and after == "EMPTY_TUPLE") or (function.endswith("Storage") and value == "text")
+
+
+def _checked(name: str) -> str:
+    """Return the last word of the name of a function or type, `module name`, or refuse it."""
+    word = name.rpartition(" ")[2]
+    if word == "bytearray" or (word.startswith("_rebuild") and word not in VIEWS):
+        raise ValueError(f"calls {word}")
+    return word

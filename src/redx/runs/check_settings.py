@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from redx.errors import RedxError
-from redx.io.reading import exists
-from redx.io.toml_files import read_toml
+from redx.io.reading import exists, read_toml
 
 FILE, SECTION = "redx.toml", "check"
 RULE, CONFIDENCE = "red", 0.95

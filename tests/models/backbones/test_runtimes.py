@@ -14,9 +14,8 @@ from helpers.commands import Ask
 from redx.config import EncodingConfig
 from redx.errors import RedxError
 from redx.models.backbones import runtimes
-from redx.models.backbones.int8 import Int8Linear
 from redx.models.backbones.language import FrozenLM, Pooling
-from redx.models.backbones.runtimes import Runtime
+from redx.models.backbones.runtimes import Int8Linear, Runtime
 from redx.models.base import Base
 from redx.models.encoder import TextEncoder, build_encoder
 from redx.models.fingerprint import fingerprint_base
