@@ -15,7 +15,8 @@ from redx.errors import RedxError
 
 GROUP = "redx.plugins"
 T = TypeVar("T")
-_loaded: set[str] = set()  # entry points that have been loaded, or are being loaded
+_loaded: dict[str, RedxError | None] = {}  # entry points that have been loaded or are being loaded, and why one failed
+_all: list[Registry[Any]] = []  # every registry, so that a plugin that fails leaves nothing in any
 
 
 class Registry(Mapping[str, T], Generic[T]):
@@ -43,6 +44,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self.kind = kind
         self._known: dict[str, T] = {}
         self._fill = fill
+        _all.append(self)
 
     @property
     def _entries(self) -> dict[str, T]:
@@ -116,19 +118,31 @@ def load_plugins() -> None:
     """
     for point in entry_points(group=GROUP):
         key = f"{point.name} = {point.value}"
-        if key in _loaded:
-            continue
-        _loaded.add(key)  # first, for a plugin may look at the registries while it is imported
-        try:
-            plugin = point.load()
-            if not isinstance(plugin, ModuleType):
-                plugin()
-        except Exception as error:
-            _loaded.discard(key)
-            raise RedxError(
-                f"The plugin {point.name!r}{_package(point)} does not load ({type(error).__name__}: {error}); "
-                "mend or uninstall it."
-            ) from error
+        if key not in _loaded:
+            _loaded[key] = None  # first, for a plugin may look at the registries while it is imported
+            _loaded[key] = _load(point)
+        if (failure := _loaded[key]) is not None:
+            raise failure
+
+
+def _load(point: EntryPoint) -> RedxError | None:
+    """Import one plugin; where it fails, take back what it registered and return what is wrong."""
+    before = [(one, set(one._entries)) for one in _all]
+    try:
+        plugin = point.load()
+        if not isinstance(plugin, ModuleType):
+            plugin()
+    except (Exception, SystemExit) as error:
+        for one, known in before:
+            for name in set(one._entries) - known:
+                one.unregister(name)
+        lines = str(error).strip().splitlines() or [""]
+        kind = "" if isinstance(error, RedxError) else f"{type(error).__name__}: "
+        return RedxError(
+            f"The plugin {point.name!r}{_package(point)} does not load ({kind}{lines[0].rstrip('.')}); mend or "
+            "uninstall it."
+        )
+    return None
 
 
 def _package(point: EntryPoint) -> str:

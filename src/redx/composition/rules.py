@@ -232,7 +232,14 @@ class FunctionRule(Rule):
         return (self.function.__doc__ or "").strip().partition("\n")[0]
 
     def weights(self, parts: Parts) -> Tensor:
-        return self.function(parts)
+        weights = self.function(parts)
+        if not isinstance(weights, Tensor) or weights.shape != parts.gates.shape:
+            given = f"of shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+            raise RedxError(
+                f"The rule {self.name!r} gives weights {given}, not {tuple(parts.gates.shape)}; return one weight for "
+                "every example and expert."
+            )
+        return weights
 
 
 class RuleRegistry(Registry[Rule]):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +36,7 @@ from redx.models.backbones.base import Encoder
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.classes import add_floor, check_new_classes, extend_base
-from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder
+from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder, count_rows
 from redx.models.expert import Expert
 from redx.models.explanation import Explanation
 from redx.models.fingerprint import fingerprint_base
@@ -49,7 +51,8 @@ from redx.training.router import train_router
 Inputs = Any  # what a user asks about: texts, images, features, pairs of numbers, or what the user's backbone reads
 Backbone = nn.Module | Callable[[Any], Tensor] | str | None
 MIN_EXAMPLES = 8  # that an expert can be trained on
-ROWS = 1024  # inputs that go through a user's backbone at once
+
+log = logging.getLogger("redx")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class ModelInfo:
     shape: tuple[int, ...] = ()  # shape of one input
     routed: tuple[str, ...] = ()  # experts that the trained router has gates for, in its order
     reads: str = ""  # the kind of inputs, as in `redx.data.inputs`; empty for what a user's own backbone reads
+    backbone: str = ""  # hash of a user's own backbone, where it is a module
 
 
 class Model(nn.Module):
@@ -77,7 +81,8 @@ class Model(nn.Module):
         What turns a batch into features, (N, D): any `nn.Module` or function, the name or folder of a language model,
         or None where inputs are features already. It is frozen.
     classes
-        The labels that the base knows; without them those of `fit_base`.
+        The labels that the base knows, in the order of the logits; without them those of `fit_base`. Labels are texts:
+        a number stands for its digits.
     config
         Settings of the model; by default settings that suit a few hundred to some thousand examples.
     seed
@@ -145,18 +150,17 @@ class Model(nn.Module):
         seed: int = 0,
     ) -> None:
         super().__init__()
-        self.info = ModelInfo((), tuple(map(str, classes)), (-1,) * len(classes))
+        names = [str(label) for label in _plain(classes)]
+        if twice := [label for label in names if names.count(label) > 1]:
+            raise RedxError(f"The class {twice[0]!r:.100} is given twice; give every class once.")
         self._chosen = config  # None: settings follow from the numbers of examples
         name = backbone if isinstance(backbone, str) else FEATURES
         self.config = config or default_config(backbone=name)
-        self.backbone = backbone if isinstance(backbone, nn.Module) else None  # a submodule, so that it moves along
-        self._function = None if backbone is None or isinstance(backbone, str | nn.Module) else backbone
+        self.set_backbone(backbone)
         self.seed = seed
-        text = isinstance(backbone, str)
-        own = backbone is not None and not text
-        reads = "" if own else "text" if text else "features"
-        self.info = replace(self.info, reads=reads)
-        self.read: Callable[[Any], Any] = READERS[reads] if reads else _as_given
+        reads = "" if is_own(backbone) else "text" if isinstance(backbone, str) else "features"
+        self.info = ModelInfo((), tuple(names), (-1,) * len(names), reads=reads)
+        self.read: Callable[[Any], Any] = READERS[reads] if reads else as_given
         self._set_up()
 
     def _set_up(self) -> None:
@@ -171,6 +175,7 @@ class Model(nn.Module):
         self.calibration_set: Callable[[], Split] | None = None
         self.anchor_data: Callable[[], Split] | None = None
         self._shared: SharedData | None = None
+        self._fell_back = False  # whether `keys` routes because the trained router lacks a gate
         self._known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
         self.eval()
 
@@ -198,7 +203,8 @@ class Model(nn.Module):
         model = cls.__new__(cls)
         nn.Module.__init__(model)
         model.info, model.config, model._chosen, model.read = info, config, config, read
-        model.backbone, model._function, model.seed = None, None, 0
+        model.set_backbone(None)
+        model.seed = 0
         model._set_up()
         model.base, model.experts, model.router = base, experts, router
         model.fixed, model.joint_routers = fixed or {}, joint_routers or {}
@@ -239,21 +245,16 @@ class Model(nn.Module):
             The domain of each example. Without it, labels separate domains: an expert's domain is the labels it was
             trained on. Give it where domains share labels.
         """
-        features = self._features(x)
         names = [str(label) for label in _plain(y)]
+        _check_count(x, names, "label")
         classes = self.info.classes or tuple(sorted(set(names), key=natural_order))
         labels = _indices(names, classes)
-        if len(labels) != len(features):
-            raise RedxError(
-                f"There are {len(features)} inputs and {len(labels)} labels; give one label for each input."
-            )
         if len(set(names)) < 2:
             raise RedxError("A base separates classes; give shared examples of at least two classes.")
         owners = [str(domain) for domain in _plain(domains)] if domains is not None else []
-        if domains is not None and len(owners) != len(labels):
-            raise RedxError(
-                f"There are {len(labels)} inputs and {len(owners)} domains; give one domain for each input."
-            )
+        if domains is not None:
+            _check_count(x, owners, "domain")
+        features = self._features(x)
         known = tuple(sorted(set(owners), key=natural_order))
         index = torch.tensor([known.index(owner) for owner in owners]) if owners else torch.full_like(labels, -1)
         own_labels = not owners or classes_are_disjoint(index.numpy(), labels.numpy())
@@ -269,10 +270,10 @@ class Model(nn.Module):
             belongs[label] = owner if own_labels else -1
         self._set_up()
         self.base = base
-        shape, reads = tuple(features.shape[1:]), self.info.reads
-        self.info = ModelInfo(known, classes, tuple(belongs), shape=shape, reads=reads)
-        self._shared = SharedData(self._embedded(split), self._embedded(split.only(torch.arange(0))))
-        self.anchor_data = lambda: _present(self._shared).anchors
+        shape, mark = tuple(features.shape[1:]), "" if self.backbone is None else base.encoder.mark
+        self.info = ModelInfo(known, classes, tuple(belongs), shape=shape, reads=self.info.reads, backbone=mark)
+        anchors = self._embedded(split)
+        self.keep_shared(SharedData(anchors, anchors.only(torch.arange(0))))
         banks = self.config.of_form("residual", "standalone")
         self.experts = ExpertLibrary({}, base, banks, self.config.ownership, self._fingerprint, classes)
         return self.eval()
@@ -304,17 +305,21 @@ class Model(nn.Module):
         if x is None and y is None:
             if not isinstance(expert, Expert):
                 expert = Expert.load(fetch_folder(expert, "expert.json"))
-            return self.experts.add(expert, unverified)
-        if x is None or y is None or not isinstance(expert, str):
+        elif x is None or y is None or not isinstance(expert, str):
             raise RedxError(
                 "Give the name of the expert's domain, its inputs and its labels; or the folder of an expert."
             )
-        return self.experts.add(self._train_expert(check_name(expert), x, _plain(y), new_classes))
+        elif check_name(expert) in self.experts:
+            raise RedxError(f"There is an expert {expert!r} already; remove it first.")
+        else:
+            expert = self._train_expert(expert, x, _plain(y), new_classes)
+        name = self.experts.add(expert, unverified)
+        self._route_anew()
+        return name
 
     def _train_expert(self, name: str, x: Inputs, y: list[Any], new_classes: bool) -> Expert:
-        features, names = self._features(x), [str(label) for label in y]
-        if len(names) != len(features):
-            raise RedxError(f"There are {len(features)} inputs and {len(names)} labels; give one label for each input.")
+        names = [str(label) for label in y]
+        _check_count(x, names, "label")
         if len(names) < MIN_EXAMPLES:
             raise RedxError(f"Domain {name!r} has {len(names)} examples; an expert needs at least {MIN_EXAMPLES}.")
         if self._shared is None:
@@ -334,6 +339,7 @@ class Model(nn.Module):
                 f"Domain {name!r} has all classes, so its labels do not separate it from others; give fit_base the "
                 "domains of the shared examples."
             )
+        features = self._features(x)
         index = self.info.domains.index(name) if name in self.info.domains else -1
         own = self._embedded(Split(features, labels, torch.full_like(labels, index)))
         anchors = self._shared.anchors
@@ -354,7 +360,18 @@ class Model(nn.Module):
     def remove_expert(self, name: str) -> Expert:
         """Remove an expert and return it, so that it can be added again; the others stay as they are, bit for bit."""
         self._check_fitted()
-        return self.experts.remove(name)
+        removed = self.experts.remove(name)
+        self._route_anew()
+        return removed
+
+    def _route_anew(self) -> None:
+        """Let `keys` route while the trained router lacks a gate for one of the experts, and say so."""
+        lacking = self.router.missing(self.experts.names) if self.router is not None else []
+        if lacking and self.routing == TRAINED:
+            self.routing, self._fell_back = KEYS, True
+            log.warning("the trained router has no gate for %r, so keys routes until fit_router is called", lacking[0])
+        elif self._fell_back and not lacking:
+            self.routing, self._fell_back = TRAINED, False
 
     def fit_router(self, x: Inputs | None = None, domains: Sequence[Any] | None = None, router: str = KEYS) -> Model:
         """Choose the router, and train it where there is something to train; return the model.
@@ -367,13 +384,19 @@ class Model(nn.Module):
             `keys`, the experts' own ownership scores; or one of `redx.ROUTERS`, such as `mlp` or `linear`.
         """
         self._check_fitted()
+        self._check_experts()
+        self._fell_back = False
         if router == KEYS:
             self.router, self.routing = None, KEYS
+            self.config = self.config.model_copy(
+                update={"router": self.config.router.model_copy(update={"shape": KEYS})}
+            )
             return self
         ROUTERS[router]  # refused before the inputs are read
         if x is None or domains is None:
             raise RedxError(f"The router {router!r} is trained; give inputs and the name of each one's expert.")
         names, owners = self.experts.names, [str(domain) for domain in _plain(domains)]
+        _check_count(x, owners, "domain")
         if unknown := sorted(set(owners) - set(names)):
             raise RedxError(f"There is no expert {unknown[0]!r}; choose from {', '.join(names)}.")
         split = self._embedded(
@@ -388,8 +411,23 @@ class Model(nn.Module):
         return self
 
     def keep_shared(self, shared: SharedData) -> None:
-        """Keep shared examples as features, which further experts are trained with."""
+        """Keep shared examples as features, which further experts are trained with, and calibration examples if any."""
         self._shared = shared
+        self.anchor_data = partial(as_given, shared.anchors)
+        if len(shared.calibration):
+            self.calibration_set = partial(as_given, shared.calibration)
+
+    def set_backbone(self, backbone: Backbone) -> None:
+        """Keep the user's own backbone; a module moves along with the model."""
+        self.backbone = backbone if isinstance(backbone, nn.Module) else None
+        self._function = None if isinstance(backbone, str | nn.Module) else backbone
+
+    def follow_defaults(self) -> None:
+        """Let settings follow from the numbers of examples, where those of the model are the ones that did."""
+        by_class, shared = self.config.ownership.score == "classes", len(self._shared.anchors) if self._shared else 0
+        default = default_config(self.config.backbone, shared=shared, own_labels=by_class)
+        if self.config.model_copy(update={"router": default.router}) == default:
+            self._chosen = None
 
     def _build_encoder(self) -> Encoder:
         """Return the untrained encoder: the user's own backbone with a trunk, or the one that the settings name."""
@@ -404,10 +442,8 @@ class Model(nn.Module):
             with torch.random.fork_rng(devices=[]):
                 encoder = self._build_encoder()
         inputs = self.read(x)
-        if isinstance(inputs, Mapping):  # such as a tokenizer returns
-            return encoder.read(cast(Any, inputs))
         encoder.prepare([inputs])
-        return torch.cat([encoder.read(inputs[start : start + ROWS]) for start in range(0, len(inputs), ROWS)])
+        return encoder.read(inputs)
 
     def _embedded(self, split: Split) -> Split:
         """Return examples whose inputs went through the backbone as the features that experts read."""
@@ -421,6 +457,10 @@ class Model(nn.Module):
     def _check_fitted(self) -> None:
         if not hasattr(self, "base"):
             raise RedxError("This model has no base yet; train one with model.fit_base(inputs, labels).")
+
+    def _check_experts(self) -> None:
+        if not len(self.experts):
+            raise RedxError("This model has no experts yet; add some with model.add_expert(name, inputs, labels).")
 
     @property
     def uses_keys(self) -> bool:
@@ -456,7 +496,7 @@ class Model(nn.Module):
     @property
     def classes(self) -> tuple[str, ...]:
         """The labels, in the order of the logits: the base's, then those that experts bring; empty for a regression."""
-        return self.info.classes + self.experts.new_classes
+        return self.info.classes + (self.experts.new_classes if hasattr(self, "experts") else ())
 
     @property
     def domain_names(self) -> tuple[str, ...]:
@@ -532,7 +572,7 @@ class Model(nn.Module):
         gates, ownership = self._gates_and_ownership(h, bank_id)
         parts = Parts(self._base_logits(h), self._in_units(outputs), gates[:, : outputs.shape[1]], labels, domains)
         parts = self._with_gain(parts, bank_id, self.experts)
-        if not self._has_control(bank_id):
+        if not self._has_control(bank_id) or not len(self.experts):
             return parts
         return self._with_confidences(
             parts, self.experts, self.experts.ownership_scores(h) if ownership is None else ownership
@@ -644,7 +684,7 @@ class Model(nn.Module):
         weights, certified = rule.weights(parts), certify(rule, parts)
         parts = contributing(rule, parts)
         base = certify(get_rule("base"), parts).predicted
-        names = self.experts.names if weights.shape[1] == len(self.experts) else ("pooled",)
+        names = ("pooled",) if rule.form in ("pooled", "averaged") else self.experts.names
         explanations = []
         for row, predicted in enumerate(certified.predicted.tolist()):
             column = predicted if self.classes else 0
@@ -652,7 +692,7 @@ class Model(nn.Module):
             explanation = Explanation(
                 answer=self._label(predicted),
                 range=self.domain_of_answer(predicted),
-                expert=names[int(weights[row].argmax())],
+                expert=names[int(weights[row].argmax())] if names else None,
                 base=self._label(int(base[row])),
                 weights=dict(zip(names, weights[row].tolist(), strict=True)),
                 contributions=dict(zip(names, contributions.tolist(), strict=True)),
@@ -697,9 +737,12 @@ class Model(nn.Module):
 
     def rule_and_bank(self) -> tuple[Rule, BankId]:
         """Return the model's rule and the bank that it reads."""
+        self._check_fitted()
         name, bank = RuleId.parse(self.rule)
         rule = get_rule(name)
         bank_id = BankId(rule.form, bank) if bank else self.config.main_bank(rule.form)
+        if rule.adversary is None and not bank and bank_id in self.config.banks:
+            bank_id = self.config.trained_as(bank_id)  # no router can do harm, so no cut-off is needed
         if bank_id not in self.banks:
             have = ", ".join(f"{form} bank {name}" for form, name in self.banks)
             raise RedxError(f"Rule {self.rule!r} needs a {rule.form} bank; this model has {have}.")
@@ -859,19 +902,22 @@ class Model(nn.Module):
         >>> model = redx.load("runs/intents")  # doctest: +SKIP
         >>> model.calibrate(risk=0.005).cutoffs.simplex  # doctest: +SKIP
         """
+        self._check_fitted()
+        self._check_experts()
         if self.config.controlled_bank is None:
             raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
         if inputs is None:
             self.control = self.current_control().at(risk, confidence)
             return self.control
-        if labels is None or len(labels) != len(inputs):
+        if labels is None:
             raise RedxError("Calibration needs the true label of every example; give as many labels as inputs.")
-        known = {name: index for index, name in enumerate(self.classes)}
-        indices = [known.get(str(label), len(known)) if known else int(label) for label in labels]
-        split = Split(self.embed(inputs), torch.tensor(indices), torch.full((len(indices),), -1))
-        self.calibration_set = lambda: split
-        self.control = self._compute_control(split, risk, confidence)
-        return self.control
+        plain = _plain(labels)
+        _check_count(inputs, plain, "label")
+        indices = _indices(list(map(str, plain)), self.classes) if self.classes else torch.tensor(list(map(int, plain)))
+        split = Split(self.embed(inputs), indices, torch.full_like(indices, -1))
+        control = self._compute_control(split, risk, confidence)
+        self.calibration_set, self.control = partial(as_given, split), control
+        return control
 
     def _compute_control(self, split: Split, risk: float | None, confidence: float | None) -> RiskControl:
         """Return the calibration of the present experts on features with labels."""
@@ -962,8 +1008,20 @@ def _full_ownership(library: ExpertLibrary, parts: Parts, ownership: Tensor, col
     return ownership + own_class_score(parts.base[:, None] + parts.residuals, own if columns is None else own[columns])
 
 
-def _as_given(inputs: Any) -> Any:
-    return inputs
+def is_own(backbone: Backbone) -> bool:
+    """Return whether a backbone is the user's own module or function, and no name."""
+    return backbone is not None and not isinstance(backbone, str)
+
+
+def as_given(value: Any) -> Any:
+    """Return what is given, such as the inputs of a user's own backbone."""
+    return value
+
+
+def _check_count(inputs: Any, values: Sequence[Any], what: str) -> None:
+    """Refuse labels or domains that are not as many as the inputs."""
+    if (rows := count_rows(inputs)) != len(values):
+        raise RedxError(f"There are {rows} inputs and {len(values)} {what}s; give one {what} for each input.")
 
 
 def _plain(values: Any) -> list[Any]:
@@ -977,8 +1035,3 @@ def _indices(names: Sequence[str], known: Sequence[str]) -> Tensor:
     if unknown := [name for name in names if name not in places]:
         raise RedxError(f"There is no class {unknown[0]!r:.100}; choose from {', '.join(list(places)[:20])}.")
     return torch.tensor([places[name] for name in names])
-
-
-def _present(shared: SharedData | None) -> SharedData:
-    assert shared is not None
-    return shared

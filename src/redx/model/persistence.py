@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import torch
 from torch import Tensor, nn
 
 from redx.composition.summary import read_summary
@@ -24,7 +25,7 @@ from redx.io.files import without_prefix, write_bytes, write_json, write_tensors
 from redx.io.reading import exists, guarded, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.model.card import model_card
-from redx.model.model import Backbone, Model, ModelInfo
+from redx.model.model import Backbone, Model, ModelInfo, as_given, is_own
 from redx.models.backbones.base import Encoder
 from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
@@ -79,12 +80,13 @@ def _load_model(
     decomposer: Callable[[], Any] | None,
     encoder: Encoder,
     kind: type[Model] = Model,
+    may_be_empty: bool = False,
 ) -> Model:
     info = read_info(folder)
     base = read_base(folder, encoder)
     if base.outputs != (len(info.classes) or 1):
         raise RedxError(f"{folder / 'model.json'} does not fit the base (other classes); repeat the run that made it.")
-    library = read_library(folder, config, base, info)
+    library = read_library(folder, config, base, info, may_be_empty)
     fixed, joint_routers = _read_fixed_banks(folder, config, base, library)
     summary = next((path for path in (folder / "summary.json", folder.parent / "summary.json") if exists(path)), None)
     return kind.assemble(
@@ -127,8 +129,10 @@ def save_model(model: Model, folder: Path, calibration: bool = True) -> None:
             write_bytes(folder / file.name, read_bytes(file))
     if model.config.controlled_bank and (model.control or model.calibration_set):
         write_calibration(folder / "risk.json", folder / "thresholds.safetensors", model.current_control())
-    if calibration and model.anchor_data is not None and model.calibration_set is not None:
-        examples = SharedData(model.anchor_data(), model.calibration_set())
+    if calibration and model.anchor_data is not None:
+        anchors = model.anchor_data()
+        held = model.calibration_set() if model.calibration_set is not None else anchors.only(torch.arange(0))
+        examples = SharedData(anchors, held)
         write_tensors(folder / "examples.safetensors", examples.tensors())
     write_json(folder / "model.json", asdict(model.info))
     if model.figures:
@@ -154,37 +158,40 @@ def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Mo
     if not exists(folder / "model.json") or not exists(folder / "config.json"):
         raise RedxError(f"{folder} holds no model that save_pretrained wrote; give another folder.")
     advice = "save the model anew with save_pretrained"
-    config: ModelConfig = read_json(
+    saved: SavedConfig = read_json(
         folder / "config.json", SavedConfig, misfit="does not hold the settings of a model", advice=advice
     )
+    config = ModelConfig.model_validate({name: getattr(saved, name) for name in ModelConfig.model_fields})
     info = read_info(folder)
-    own = backbone is not None and not isinstance(backbone, str)
+    own = is_own(backbone)
     if not info.reads and not own:
         raise RedxError(f"{folder} was made with a backbone of its user's own; give it as `backbone`.")
+    if info.reads and own:
+        raise RedxError(f"{folder} was made without a backbone of its user's own; leave out `backbone`.")
     if info.reads and info.reads not in READERS:
         raise RedxError(f"{folder} reads inputs of the kind {info.reads!r}, which no package here brings; install it.")
     if isinstance(backbone, str):
         config = config.model_copy(update={"backbone": backbone})
     encoder = ModuleEncoder(cast(Any, backbone), FeatureTrunk(config.base.trunk)) if own else build_encoder(config)
-    read = READERS[info.reads] if info.reads else _as_given
+    if isinstance(backbone, nn.Module) and info.backbone and encoder.mark != info.backbone:
+        raise RedxError(
+            f"{folder} was made with another backbone (its architecture or weights differ); give the one that it was "
+            "made with, with the same weights."
+        )
+    read = READERS[info.reads] if info.reads else as_given
     with guarded(folder, "holds no model that can be put together", advice):
-        model = _load_model(folder, config, read, None, encoder, kind)
-    model.backbone = backbone if isinstance(backbone, nn.Module) else None
+        model = _load_model(folder, config, read, None, encoder, kind, may_be_empty=True)
+    model.set_backbone(backbone)
     model.routing = KEYS if model.router is None or model.router.missing(model.experts.names) else TRAINED
     if exists(folder / "examples.safetensors"):
-        examples = read_shared(folder / "examples.safetensors")
-        model.anchor_data, model.calibration_set = lambda: examples.anchors, lambda: examples.calibration
-        model.keep_shared(examples)
+        model.keep_shared(read_shared(folder / "examples.safetensors"))
+        model.follow_defaults()
     return model
 
 
 def is_saved_model(folder: Path) -> bool:
     """Return whether a folder holds a model that `save_model` wrote, and not a run."""
     return exists(folder / "model.json") and exists(folder / "config.json")
-
-
-def _as_given(inputs: Any) -> Any:
-    return inputs
 
 
 def read_info(folder: Path) -> ModelInfo:
@@ -194,7 +201,7 @@ def read_info(folder: Path) -> ModelInfo:
         path, ModelFile, misfit="does not describe a model", advice="repeat the run that made it"
     )
     routed = info.domains if info.routed is None else info.routed
-    return ModelInfo(info.domains, info.classes, info.belongs, info.unit, info.shape, routed, info.reads)
+    return ModelInfo(info.domains, info.classes, info.belongs, info.unit, info.shape, routed, info.reads, info.backbone)
 
 
 def read_base(folder: Path, encoder: Encoder) -> Base:
@@ -212,10 +219,12 @@ def read_domain_names(folder: Path) -> tuple[str, ...]:
     return order_domains(list(_expert_folders(folder)), read_info(folder).domains)
 
 
-def read_library(folder: Path, config: ModelConfig, base: Base, info: ModelInfo) -> ExpertLibrary:
+def read_library(
+    folder: Path, config: ModelConfig, base: Base, info: ModelInfo, may_be_empty: bool = False
+) -> ExpertLibrary:
     """Return the experts of a seed, by the names of their folders."""
     experts = {name: Expert.open(path) for name, path in _expert_folders(folder).items()}
-    if not experts:
+    if not experts and not may_be_empty:
         raise RedxError(f"There are no experts in {folder / 'experts'}; finish the run with `redx run` first.")
 
     def fingerprint() -> dict[str, Any]:

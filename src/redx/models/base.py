@@ -68,7 +68,7 @@ class Base(nn.Module):
         with torch.no_grad():
             mean = features.mean(0)
             scale = features.std(0) + 0.1 * features.std()  # a feature that is always zero stays small
-            weight = classifier.weight.T * scale[:width, None]
+            weight = (classifier.weight.T * scale[:width, None]).contiguous()  # as it is read from a file, bit for bit
             bias = classifier.bias + mean[:width] @ classifier.weight.T
         return Base(encoder, weight, bias, mean, scale)
 

@@ -70,6 +70,7 @@ class ModelFile(BaseModel):
     shape: tuple[Annotated[int, Field(ge=1)], ...] = Field(default=(), max_length=8)
     routed: tuple[str, ...] | None = None
     reads: str = ""
+    backbone: str = ""
 
     @model_validator(mode="after")
     def check_names(self) -> ModelFile:

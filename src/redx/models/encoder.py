@@ -6,10 +6,11 @@ Image networks have no frozen part, texts go through a frozen language model and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -27,6 +28,8 @@ from redx.models.fitting import fits
 from redx.registry import Registry
 
 FEATURES = "features"  # the name of the backbone, and of the task, whose inputs are features already
+FUNCTION = "function"  # the mark of a backbone that is no module
+ROWS = 1024  # inputs that go through a user's backbone at once
 Trunk = trunks.MLPTrunk | trunks.TokenSum | trunks.TopBlocks
 
 
@@ -121,12 +124,27 @@ class ModuleEncoder(Encoder):
     def mark(self) -> str:
         (frozen,) = self._frozen
         if not isinstance(frozen, nn.Module):
-            return f"{getattr(frozen, '__module__', '')}.{getattr(frozen, '__qualname__', type(frozen).__qualname__)}"
+            return FUNCTION  # a name says nothing of what it computes
         return hash_tensors(dict(frozen.state_dict()), type(frozen).__qualname__)
 
     def read(self, inputs: Any) -> Tensor:
-        """Return the features of a batch, (N, F), on the device of the trunk."""
-        return run_backbone(self._frozen[0], inputs)
+        """Return the features of inputs, (N, F), on the CPU; some of them go through the backbone at once."""
+        expected = self.trunk.inputs
+        features = [run_backbone(self._frozen[0], batch) for batch in _batches(inputs)]
+        widths = {one.shape[1] for one in features} | ({expected} if expected else set())
+        if not widths:
+            raise RedxError("There are no inputs; give at least one, for the backbone to read.")
+        if len(widths) > 1 and expected:
+            (given,) = widths - {expected}
+            raise RedxError(
+                f"The backbone returns {given} features an example, and the model was made with {expected}; give the "
+                "backbone that it was made with."
+            )
+        if len(widths) > 1:
+            raise RedxError(
+                f"The backbone returns {_join(widths)} features for different batches; it must return one width."
+            )
+        return torch.cat(features) if features else torch.empty(0, *widths)
 
     def fit(self, features: Tensor) -> None:
         self.trunk.fit(features)
@@ -144,25 +162,69 @@ def run_backbone(frozen: Callable[[Any], Any], inputs: Any) -> Tensor:
         Where the backbone fails, or returns anything else than one row of finite features for every input.
     """
     first = next(iter(frozen.parameters()), None) if isinstance(frozen, nn.Module) else None
-    if first is not None and isinstance(inputs, Tensor):
-        inputs = inputs.to(first.device)
+    if first is not None and first.is_meta:
+        raise RedxError(
+            "The backbone is on the device meta, so it has no weights; load them, or move it with to_empty."
+        )
     try:
         with torch.no_grad():
-            features = frozen(inputs)
+            features = frozen(inputs if first is None else _moved(inputs, first.device))
     except RedxError:
         raise
     except Exception as error:
+        lines = str(error).strip().splitlines() or [""]
         raise RedxError(
-            f"The backbone fails on a batch ({type(error).__name__}: {error}); give what it reads, on its own device."
+            f"The backbone fails on a batch ({type(error).__name__}: {lines[0].rstrip('.'):.200}); give what it reads, "
+            "on its own device."
         ) from error
-    if not isinstance(features, Tensor) or features.ndim != 2:
-        given = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else f"type {type(features).__name__}"
-        raise RedxError(f"A backbone returns a tensor of features, (N, D); this one returns one of {given}.")
-    if hasattr(inputs, "__len__") and not isinstance(inputs, Mapping) and len(features) != len(inputs):
-        raise RedxError(f"The backbone returns {len(features)} rows for {len(inputs)} inputs; it must return one each.")
+    if isinstance(features, np.ndarray) and features.dtype.kind in "iuf":
+        features = torch.from_numpy(features)
+    if not isinstance(features, Tensor):
+        raise RedxError(
+            f"A backbone returns a tensor of features, (N, D), and this one a {type(features).__name__}; wrap it in a "
+            "function that returns the features alone."
+        )
+    if features.ndim != 2 or not features.shape[1] or features.layout != torch.strided or features.is_complex():
+        kind = str(features.dtype).removeprefix("torch.")
+        raise RedxError(
+            f"A backbone returns features of shape (N, D), and this one {kind} of shape {tuple(features.shape)}; pool "
+            "or flatten what it gives for an example."
+        )
+    if len(features) != (rows := count_rows(inputs)):
+        raise RedxError(f"The backbone returns {len(features)} rows for {rows} inputs; it must return one each.")
+    features = features.float().cpu()
     if not bool(features.isfinite().all()):
         raise RedxError("The backbone returns NaN or infinity for this batch; check its weights and the inputs.")
-    return features.float().cpu()
+    return features
+
+
+def _moved(inputs: Any, device: torch.device) -> Any:
+    """Return inputs whose tensors are on a device."""
+    if isinstance(inputs, Mapping):
+        return {name: _moved(value, device) for name, value in inputs.items()}
+    return inputs.to(device) if isinstance(inputs, Tensor) else inputs
+
+
+def count_rows(inputs: Any) -> int:
+    """Return the number of inputs, where they are a sequence, a tensor, or a mapping of such as tokenizers return."""
+    try:
+        if not isinstance(inputs, str | bytes):
+            return len(next(iter(inputs.values()))) if isinstance(inputs, Mapping) else len(inputs)
+    except (TypeError, StopIteration):
+        pass
+    kind = type(inputs).__name__
+    raise RedxError(f"Inputs are a list, an array or a tensor with one row for each, not one {kind}; give such.")
+
+
+def _batches(inputs: Any) -> Iterator[Any]:
+    """Yield a few inputs at a time."""
+    for start in range(0, count_rows(inputs), ROWS):
+        rows = slice(start, start + ROWS)
+        yield {name: one[rows] for name, one in inputs.items()} if isinstance(inputs, Mapping) else inputs[rows]
+
+
+def _join(numbers: Iterable[int]) -> str:
+    return " and ".join(map(str, sorted(numbers)))
 
 
 class FeatureTrunk(nn.Module):
@@ -176,6 +238,11 @@ class FeatureTrunk(nn.Module):
     @property
     def width(self) -> int:
         return self.inner.width
+
+    @property
+    def inputs(self) -> int | None:
+        """The number of features F that it reads; None before it is fitted."""
+        return len(self.inner.mean) if hasattr(self, "inner") else None
 
     def fit(self, x: Tensor) -> None:  # (N, F)
         """Build the trunk for the features of the shared subset, and standardise by them."""

@@ -17,7 +17,7 @@ class Explanation:
     range
         The domain that this answer belongs to, where it belongs to one alone.
     expert
-        The expert with the largest weight.
+        The expert with the largest weight; None where there are no experts.
     base
         What the base alone answers.
     weights
@@ -30,7 +30,7 @@ class Explanation:
 
     answer: Any
     range: str | None
-    expert: str
+    expert: str | None
     base: Any
     weights: dict[str, float]
     contributions: dict[str, float]

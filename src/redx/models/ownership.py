@@ -52,5 +52,6 @@ class OwnershipScorer:
 
 def own_class_score(logits: Tensor, own: Tensor) -> Tensor:
     """Return the log-odds of an expert's own classes against all others: (N, K, C) and (K, C) to (N, K)."""
+    own = own.to(logits.device)
     inside = logits.masked_fill(~own, -torch.inf).logsumexp(-1)
     return inside - logits.masked_fill(own, -torch.inf).logsumexp(-1)
