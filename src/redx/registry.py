@@ -6,7 +6,9 @@ imported, or a function, which is called without arguments. In Python a call of 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar, overload
@@ -116,13 +118,19 @@ def load_plugins() -> None:
     RedxError
         Where a plugin fails; the message says which package it comes from.
     """
-    for point in entry_points(group=GROUP):
+    for point in installed_plugins(tuple(sys.path)):
         key = f"{point.name} = {point.value}"
         if key not in _loaded:
             _loaded[key] = None  # first, for a plugin may look at the registries while it is imported
             _loaded[key] = _load(point)
         if (failure := _loaded[key]) is not None:
             raise failure
+
+
+@lru_cache(maxsize=8)
+def installed_plugins(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of plugins; to find them the metadata of every package on the path are read, once."""
+    return tuple(entry_points(group=GROUP))
 
 
 def _load(point: EntryPoint) -> RedxError | None:

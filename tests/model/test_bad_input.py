@@ -229,7 +229,7 @@ PLUGINS = {
 def test_a_plugin_that_fails_is_named_and_leaves_nothing(
     name: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: [Plugin(name, "plugin:join", group)])
+    monkeypatch.setattr(registry, "installed_plugins", lambda path: [Plugin(name, "plugin:join", registry.GROUP)])
     before, red = dict(RULES._entries), RULES["red"]
     for _ in range(2):  # the second time says the same
         message = refused(lambda: list(RULES))
@@ -238,6 +238,16 @@ def test_a_plugin_that_fails_is_named_and_leaves_nothing(
         assert re.search(r"; (mend|uninstall)", message)
     assert RULES["red"] is red  # names of redx itself still work
     assert RULES._entries == before
+
+
+def test_installed_packages_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[str] = []
+    monkeypatch.setattr(registry, "entry_points", lambda group: searches.append(group) or [])
+    registry.installed_plugins.cache_clear()
+    for _ in range(3):
+        list(RULES)
+    registry.installed_plugins.cache_clear()
+    assert searches == ["redx.plugins"]
 
 
 def test_a_function_that_gives_other_weights_is_named() -> None:
