@@ -46,6 +46,7 @@ $(VENV)/.ready-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 faults: $(VENV)/.ready-test  ## stop every command at every change of a file and by signals; takes about an hour
 	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m faults $(FAULTS)
+	OMP_NUM_THREADS=1 PYTHONPATH=src:tests $(BIN)/python -m faults.crafted
 
 clean:  ## remove what make and redx made here
 	rm -rf $(VENV) runs build dist .pytest_cache .ruff_cache .hypothesis

@@ -64,6 +64,7 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
     """Return what is wrong in a world after a command ended early: its state, its repetition, and the next run."""
     problems = _check_ending(ended, mode)
     run = _run_of(verb)
+    problems += _complete(run)
     answers, state = answers_of(run), state_of(world)
     is_after = state == reference.after
     if verb.whole:
@@ -97,6 +98,15 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
     if left := leftovers(world):
         problems.append(f"left over: {left}")
     return problems
+
+
+def _complete(run: Path) -> list[str]:
+    """Complete a change that was interrupted, where there is one; readers refuse the run until then."""
+    if not list(run.glob("seed-*/.journal.json")):
+        return []
+    told = [name for name, answer in answers_of(run).items() if "complete it with `redx recover" not in str(answer)]
+    code, out = ask(["recover", str(run)])
+    return [*(f"{name} reads an interrupted change" for name in told), *([f"recover: {code}, {out}"] if code else [])]
 
 
 def _check_ending(ended: Ended, mode: str) -> list[str]:

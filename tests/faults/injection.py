@@ -19,14 +19,19 @@ from unittest import mock
 
 import typer
 
+from faults.disk import Disk
+
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CREATING = ("open", "os.mkdir", "os.fsync", "save_file")  # what a full disk refuses
 CHANGING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink", "os.chmod")
+# which argument of an operation is the open folder that its path is relative to
+FOLDERS = {"os.rename": 2, "os.remove": 1, "os.mkdir": 2, "os.rmdir": 1, "os.link": 2, "os.symlink": 2, "os.chmod": 2}
 CRASHED = 99  # exit code of a child that was stopped
 MODES = {
     "exit": "the process is gone before the operation",
     "raise": "an exception that nothing catches is raised before the operation",
-    "power": "the machine goes down: files that were not flushed to disk lose their second half",
+    "power": "the machine goes down: files and entries of folders that were not flushed to disk are lost",
+    "torn": "the machine goes down: of the entries of folders that were not flushed, some are lost",
     "full": "from this operation on, the disk is full",
     "readonly": "from this operation on, the disk is read-only",
 }
@@ -70,7 +75,7 @@ class Faults:
     def __init__(self, root: Path, at: int, mode: str) -> None:
         self.root, self.at, self.mode = str(root), at, mode
         self.operations: list[str] = []
-        self.unsynced: set[str] = set()
+        self.disk = Disk(root) if mode in ("power", "torn") else None
         self.active = True
 
     def install(self) -> None:
@@ -83,11 +88,11 @@ class Faults:
             path = os.readlink(f"/proc/self/fd/{descriptor}")
             self._before("os.fsync", path)
             fsync(descriptor)
-            self.unsynced.discard(path)
+            if self.disk is not None:
+                self.disk.flush(descriptor)
 
         def watched_save_file(tensors: Any, filename: Any, *rest: Any, **more: Any) -> None:
             self._before("save_file", str(filename))
-            self.unsynced.add(str(filename))
             save_file(tensors, filename, *rest, **more)
 
         os.fsync = watched_fsync
@@ -99,23 +104,9 @@ class Faults:
             return
         if event == "open" and (isinstance(args[0], int) or not args[2] & WRITES):
             return
-        if self._in_folder(args):  # relative to an open folder, as rmtree does
-            self._before(event, f"…/{os.fsdecode(args[0])}")
-            return
-        path = os.path.abspath(os.fsdecode(args[0]))
-        if not path.startswith(self.root):
-            return
-        self._before(event, path)
-        if event == "open":
-            self.unsynced.add(path)
-        elif event == "os.rename":
-            target = os.path.abspath(os.fsdecode(args[1]))
-            moved = {name for name in self.unsynced if name == path or name.startswith(f"{path}/")}
-            self.unsynced = (self.unsynced - moved - {target}) | {target + name.removeprefix(path) for name in moved}
-
-    @staticmethod
-    def _in_folder(args: tuple[Any, ...]) -> bool:
-        return len(args) == 2 and isinstance(args[1], int) and args[1] >= 0 and not os.path.isabs(os.fsdecode(args[0]))
+        path = _path_of(args, FOLDERS.get(event))
+        if path.startswith(self.root):
+            self._before(event, path)
 
     def _before(self, event: str, path: str) -> None:
         """Record an operation, and fail where it is time."""
@@ -134,10 +125,8 @@ class Faults:
         if self.mode == "raise":
             raise Crash
         self.active = False
-        if self.mode == "power":
-            for name in self.unsynced:
-                if os.path.isfile(name):
-                    os.truncate(name, os.path.getsize(name) // 2)
+        if self.disk is not None:
+            self.disk.fail(str(self.at) if self.mode == "torn" else None)
         os._exit(CRASHED)
 
     def _refuse(self, number: int, event: str) -> None:
@@ -146,6 +135,14 @@ class Faults:
 
             raise SafetensorError(f"Error while serializing: I/O error: {os.strerror(number)}")
         raise OSError(number, os.strerror(number))
+
+
+def _path_of(args: tuple[Any, ...], folder: int | None) -> str:
+    """Return the path that an operation changes."""
+    path = os.fsdecode(args[0])
+    if folder is not None and args[folder] is not None and args[folder] >= 0 and not os.path.isabs(path):
+        return os.path.join(os.readlink(f"/proc/self/fd/{args[folder]}"), path)
+    return os.path.abspath(path)
 
 
 def run_child(words: list[str], root: Path, at: int = -1, mode: str = "exit") -> Ended:

@@ -22,9 +22,10 @@ from redx.adapters.methods import check_method
 from redx.adapters.routers import Head
 from redx.errors import RedxError
 from redx.io.files import check_name, write_bytes, write_json, write_tensors
+from redx.io.folders import check_links
 from redx.io.reading import check_path, exists, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
-from redx.runs.transaction import LOCK, Transaction, edit, recover
+from redx.runs.transaction import LOCK, Transaction, edit, recover, wait_for_writer
 from redx.schema import StrictConfig
 
 LIBRARY = "library.json"
@@ -60,7 +61,9 @@ class LibraryFile(StrictConfig):
 
 def read_library(run: Path) -> LibraryFile:
     """Return the library of a run folder, or of a folder that `ComposedLM.save_pretrained` wrote."""
-    recover_library(run)
+    check_path(run)
+    check_links(run)
+    wait_for_writer(run, run)
     return read_json(
         run / LIBRARY,
         LibraryFile,
@@ -68,14 +71,6 @@ def read_library(run: Path) -> LibraryFile:
         missing="give a folder that `redx run adapters` or `redx adapters add` made",
         advice="restore the folder from a copy",
     )
-
-
-def recover_library(run: Path) -> None:
-    """Complete a change that a killed process had committed."""
-    check_path(run)
-    if exists(run / ".journal.json"):
-        with _locked(run):
-            recover(run)
 
 
 def open_base(library: LibraryFile, backbone: str | None = None, device: str = "cpu") -> BaseLM:
@@ -152,6 +147,7 @@ def add_adapter(
 def _check_new(run: Path) -> None:
     """Refuse a folder that holds something else than a library of adapters."""
     check_path(run)
+    check_links(run)
     if exists(run) and not is_folder(run):
         raise RedxError(f"{run} is a file; choose another folder.")
     others = [path.name for path in run.iterdir() if path.name[0] != "."] if is_folder(run) else []

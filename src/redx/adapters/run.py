@@ -45,6 +45,7 @@ from redx.adapters.summary import read_rows, result_rows, summarise
 from redx.adapters.training import save_adapter, train_adapter
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order, write_bytes, write_json
+from redx.io.folders import check_links
 from redx.io.reading import check_path, exists, is_folder, read_json
 from redx.report.page import check_packages
 from redx.runs.folder import SeedFolder
@@ -256,6 +257,7 @@ class _Run:
 def _locked_run(folder: Path, config: AdaptersConfig) -> Iterator[None]:
     """Create a run folder, lock it for one run, and refuse a folder that holds something else."""
     check_path(folder)
+    check_links(folder)
     if exists(folder) and not is_folder(folder):
         raise RedxError(f"{folder} is a file; choose another folder with --out.")
     try:

@@ -19,6 +19,7 @@ from redx.cli import (
     experts,
     inspect,
     predict,
+    recover,
     resources,
     run,
     serve,
@@ -32,7 +33,7 @@ PANELS = {  # how `redx --help` arranges the verbs
     "Ask": ("predict", "solve", "generate", "serve", "replay"),
     "Measure and prove": ("evaluate", "certify", "calibrate", "check"),
     "Change experts": ("experts", "router", "adapters"),
-    "Files and machine": ("export", "shrink", "inspect", "cache", "doctor"),
+    "Files and machine": ("export", "shrink", "inspect", "recover", "cache", "doctor"),
 }
 
 
@@ -104,6 +105,7 @@ app.command()(serve.replay)
 app.command()(checkpoint.export)
 app.command()(checkpoint.shrink)
 app.command()(inspect.inspect)
+app.command()(recover.recover)
 app.command("data")(resources.make_data)
 app.add_typer(fetching, name="fetch")
 fetching.command("mnist")(resources.fetch_mnist)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
@@ -39,7 +40,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         If the file cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         _remove_stale(path)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
         descriptor = None
@@ -49,6 +50,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
             with open(temporary, "rb") as file:
                 os.fsync(file.fileno())
             os.replace(temporary, path)
+            sync_folder(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -80,7 +82,9 @@ def _remove_stale(path: Path) -> None:
     if fcntl is None:
         return
     for entry in list(os.scandir(path.parent)):
-        if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp", entry.name) and entry.is_file():
+        if re.fullmatch(rf"\.{re.escape(path.name)}\.[0-9a-f]{{8}}\.tmp", entry.name) and entry.is_file(
+            follow_symlinks=False
+        ):
             with suppress(OSError), open(entry.path, "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(entry.path)
@@ -92,6 +96,17 @@ def write_bytes(path: Path, content: bytes) -> None:
         temporary.write_bytes(content)
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where they are missing, and flush them to disk."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Flush the entries of a folder to disk, where the system allows it."""
     if not hasattr(os, "O_DIRECTORY"):
@@ -99,5 +114,8 @@ def sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some network disks do not flush folders
+            raise
     finally:
         os.close(descriptor)

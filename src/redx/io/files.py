@@ -15,6 +15,7 @@ from torch import Tensor
 
 from redx.errors import RedxError
 from redx.io.atomic import atomic_path as atomic_path
+from redx.io.atomic import make_folder as make_folder
 from redx.io.atomic import sync_folder as sync_folder
 from redx.io.atomic import write_bytes as write_bytes
 

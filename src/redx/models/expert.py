@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import Tensors, check_name, write_json, write_tensors
+from redx.io.folders import check_links
 from redx.io.reading import exists, guarded, is_folder, read_bytes
 from redx.io.safetensors_files import SafetensorsFile, open_safetensors
 from redx.models.banks import Bank, load_bank
@@ -56,6 +57,7 @@ class Expert:
         if not is_folder(folder):
             what = "a file" if exists(folder) else "not there"
             raise RedxError(f"{folder} is {what}; give the folder of an expert, with expert.json in it.")
+        check_links(folder)
         with guarded(folder, "cannot be opened", "fix its permissions"):
             pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         if pickles and not (folder / "expert.safetensors").exists():

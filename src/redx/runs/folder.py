@@ -24,13 +24,14 @@ from redx.composition.summary import check_schema
 from redx.config import RunConfig, StrictConfig
 from redx.data.dataset import Split
 from redx.errors import RedxError
-from redx.io.files import write_json
-from redx.io.reading import check_path, exists, is_folder, read_json
+from redx.io.files import make_folder, write_json
+from redx.io.folders import check_links
+from redx.io.reading import check_path, exists, is_file, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
 from redx.model.model import Model
 from redx.model.persistence import is_saved_model, load_model
-from redx.runs.transaction import LOCK, Value, consistently, recover
+from redx.runs.transaction import JOURNAL, LOCK, Value, consistently, recover
 from redx.tasks import TASKS, Task
 from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
 from redx.tasks.arithmetic.solver import Executor, Solver
@@ -164,7 +165,8 @@ def task_of(config: RunConfig) -> Task:
 
 
 def read_config(folder: Path) -> RunConfig:
-    """Return the settings of a run folder."""
+    """Return the settings of a run folder, in which no link may lead elsewhere."""
+    check_links(folder)
     return read_json(
         folder / "config.json",
         RunConfig,
@@ -226,10 +228,11 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
     A folder that holds anything else than this run is refused before anything in it is touched.
     """
     check_path(folder)
+    check_links(folder)
     _check_settings(folder, config)
-    lock = FileLock(folder / LOCK, blocking=False)
+    lock = FileLock(folder / LOCK, timeout=0.2)  # a reader may look for a moment whether it is locked
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         lock.acquire()
     except Timeout as error:
         raise RedxError(
@@ -250,6 +253,30 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
         lock.release(force=True)
 
 
+def recover_run(folder: Path) -> list[Path]:
+    """Complete changes of a run that were interrupted, and return the folders that had one.
+
+    Parameters
+    ----------
+    folder
+        The run folder.
+    """
+    check_path(folder)
+    check_links(folder)
+    if not is_file(folder / "config.json") and not is_file(folder / "library.json"):
+        raise RedxError(f"{folder} holds no run; give the folder of one.")
+    try:
+        with FileLock(folder / LOCK, timeout=0.2):
+            pending = [one for one in (folder, *_seed_folders(folder)) if exists(one / JOURNAL)]
+            for one in pending:
+                recover(one)
+    except Timeout as error:
+        raise RedxError(f"Another command is writing to {folder}; wait for it.") from error
+    except OSError as error:
+        raise RedxError(f"Cannot write to {folder} ({error.strerror}); fix its permissions.") from error
+    return pending
+
+
 def _is_own(folder: Path) -> bool:
     """Return whether a folder that `_check_settings` accepted holds a run, or only what a run begins with."""
     entries = [path.name for path in folder.iterdir()]
@@ -258,7 +285,7 @@ def _is_own(folder: Path) -> bool:
 
 def _clean_up(folder: Path) -> None:
     """Complete a change that a killed process had committed, and delete files that one was writing."""
-    seeds = [path for path in folder.glob("seed-*") if re.fullmatch(r"seed-\d+", path.name) and path.is_dir()]
+    seeds = _seed_folders(folder)
     for seed_folder in seeds:
         recover(seed_folder)
     experts = [path for seed_folder in seeds for path in seed_folder.glob("experts/*")]
@@ -267,6 +294,10 @@ def _clean_up(folder: Path) -> None:
             if TEMPORARY.fullmatch(path.name) and path.is_file():
                 with contextlib.suppress(OSError):  # what is left over does no harm
                     path.unlink()
+
+
+def _seed_folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("seed-*") if re.fullmatch(r"seed-\d+", path.name) and path.is_dir())
 
 
 class PrintableFormatter(logging.Formatter):

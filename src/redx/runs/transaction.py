@@ -5,30 +5,42 @@
     3. The moves are made, and the journal is deleted.
 
 A process that dies before step 2 leaves a scratch folder, which the next writer deletes: the run is as before. One that
-dies after step 2 leaves a journal, which the next writer or reader completes: the run is as afterwards. Every move can
-be repeated. `state.json` counts the changes, so that a reader notices a change while it reads.
+dies after step 2 leaves a journal, which the next writer completes, or `redx recover`: the run is as afterwards. Every
+move can be repeated. `state.json` counts the changes, so that a reader notices a change while it reads. A reader never
+writes: it waits for a writer that is at work, and refuses a run whose change was interrupted.
+
+A run may come from a stranger, and so may its journal. So a journal may move only what a change of redx moves, inside
+the folder, and no symbolic link is followed on the way (`redx.io.folders`).
+
+A machine that goes down keeps the entries of a folder only as they were when that folder was last flushed. So new files
+and the journal are flushed before the moves, where a move leads to before where it came from, and both before the
+journal is deleted.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
-import shutil
+import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from filelock import FileLock, Timeout
 from pydantic import BaseModel, Field
 
 from redx.errors import RedxError
 from redx.io.files import sync_folder, write_json
+from redx.io.folders import Below
 from redx.io.reading import exists, read_json
-from redx.io.tensor_files import is_safe_path
 
 JOURNAL, SCRATCH, STATE, LOCK = ".journal.json", ".edit", "state.json", ".lock"
 WAIT = 60.0  # seconds that a reader waits for a writer to finish its moves
+PAUSE = 0.02  # seconds between two looks
 RETRIES = 5  # times that a reader starts again because the run was changed meanwhile
+FILE = re.compile(r"[a-z][a-z0-9_-]*\.(json|jsonl|safetensors|md)")  # names of files that a change may replace
+FOLDERS = ("experts", "adapters", "removed")  # folders of named folders
 
 RESTORE = "restore the run from a copy"
 
@@ -59,16 +71,21 @@ class Transaction:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._moves: list[list[str]] = []
-        _remove(folder / SCRATCH)
+        _remove_scratch(folder)
 
     def new(self, relative: str) -> Path:
         """Return where to write the new content of a file or folder; on commit it replaces the old content."""
-        self._moves.append(["replace", relative])
+        self._add("replace", relative)
         return self.folder / SCRATCH / "new" / relative
 
     def move(self, source: str, target: str) -> None:
         """Move a file or folder on commit; the target must not exist."""
-        self._moves.append(["move", source, target])
+        self._add("move", source, target)
+
+    def _add(self, *move: str) -> None:
+        if not _is_known(move):
+            raise ValueError(f"no journal may hold the move {move}")
+        self._moves.append(list(move))
 
     def commit(self) -> None:
         """Make the change; afterwards the folder is as if it had been made in one step."""
@@ -92,63 +109,123 @@ def edit(folder: Path) -> Iterator[Transaction]:
         yield transaction
         transaction.commit()
     except BaseException:
-        if not exists(folder / JOURNAL):
+        if not os.path.lexists(folder / JOURNAL):
             with suppress(RedxError):  # the next writer removes what is left
-                _remove(folder / SCRATCH)
+                _remove_scratch(folder)
         raise
 
 
 def recover(folder: Path) -> None:
-    """Complete the moves of a committed change, if there is one, and remove what is left of an uncommitted one."""
-    journal = folder / JOURNAL
-    if exists(journal):
-        moves: list[list[str]] = read_json(journal, JournalFile, misfit="is damaged", advice=RESTORE).moves
-        try:
-            with_kind = [(_MOVES[kind], names) for kind, *names in moves]
-            if not all(is_safe_path(name) for _, names in with_kind for name in names):
-                raise ValueError("a path that leaves the folder")
-            for move, names in with_kind:
-                move(folder, *names)
-            for parent in {(folder / names[-1]).parent for _, names in with_kind} | {folder}:
-                sync_folder(parent)
-            journal.unlink()
-        except (KeyError, TypeError, ValueError) as error:
-            raise RedxError(f"{journal} is damaged; {RESTORE}.") from error
-        except OSError as error:
-            raise RedxError(
-                f"Cannot complete a change in {folder} ({error.strerror}); fix its permissions and repeat the command."
-            ) from error
-    _remove(folder / SCRATCH)
+    """Complete the moves of a committed change, if there is one, and remove what is left of an uncommitted one.
+
+    Parameters
+    ----------
+    folder
+        The folder of a seed. The run must be locked by the caller.
+
+    Raises
+    ------
+    RedxError
+        If the journal is not one that a change of redx writes, or if something cannot be moved; no link is followed.
+    """
+    try:
+        with Below(folder) as below:
+            if (kind := below.kind(JOURNAL)) is not None:
+                moves = _read_journal(folder / JOURNAL) if kind == "file" else [["is a link"]]
+                if not all(map(_is_known, moves)) or any(below.kind(one) == "other" for one in _sources(moves)):
+                    raise RedxError(f"{folder / JOURNAL} is not a journal of redx; {RESTORE}.")
+                renewed = {names[0] for kind, *names in moves if kind == "replace"}
+                for move in moves:
+                    if move[0] == "replace":
+                        _replace(below, move[1])
+                    else:
+                        _move(below, move[1], move[2], renewed)
+                for parent in _to_sync(moves):
+                    below.sync(parent)
+                below.remove(JOURNAL)
+                below.sync()
+    except OSError as error:
+        raise RedxError(
+            f"Cannot complete a change in {folder} ({error.strerror}); fix its permissions and repeat the command."
+        ) from error
+    _remove_scratch(folder)
 
 
-def _replace(folder: Path, relative: str) -> None:
-    new, old, target = (folder / SCRATCH / "new" / relative, folder / SCRATCH / "old" / relative, folder / relative)
-    if not os.path.lexists(new):
+def _read_journal(path: Path) -> list[list[str]]:
+    return read_json(path, JournalFile, misfit="is damaged", advice=RESTORE).moves
+
+
+def _is_known(move: list[str] | tuple[str, ...]) -> bool:
+    """Return whether a change of redx can hold this move."""
+    kind, *names = move or ("",)
+    if kind == "move":
+        folders = [_named_folder(name) for name in names]
+        return len(names) == 2 and folders[0] in ("experts", "adapters") and folders[1] == "removed"
+    return kind == "replace" and len(names) == 1 and _may_be_replaced(names[0])
+
+
+def _may_be_replaced(relative: str) -> bool:
+    parent, _, name = relative.rpartition("/")
+    if FILE.fullmatch(name):
+        return parent == "" or _named_folder(parent) == "adapters"
+    return relative == "parts" or _named_folder(relative) == "experts"
+
+
+def _named_folder(relative: str) -> str | None:
+    """Return `experts` for `experts/NAME`, and so on; None for a path of another form."""
+    parent, _, name = relative.partition("/")
+    return parent if parent in FOLDERS and name and name[0] != "." and not {"/", "\0"} & set(name) else None
+
+
+def _sources(moves: list[list[str]]) -> list[str]:
+    """Return where the entries come from that a journal moves."""
+    return [names[0] if kind == "move" else f"{SCRATCH}/new/{names[0]}" for kind, *names in moves]
+
+
+def _to_sync(moves: list[list[str]]) -> list[str]:
+    """Return the folders whose entries a journal changes: where a move leads to before where it came from."""
+    left = {_parent(source) for source in _sources(moves)}
+    reached = {"", *(_parent(names[-1]) for _, *names in moves)}
+    return [*sorted(reached - left), *sorted(reached & left), *sorted(left - reached)]
+
+
+def _parent(relative: str) -> str:
+    return relative.rpartition("/")[0]
+
+
+def _replace(below: Below, relative: str) -> None:
+    new = f"{SCRATCH}/new/{relative}"
+    if below.kind(new) is None:
         return  # done before
-    if target.is_dir():  # a file is replaced in one step
-        old.parent.mkdir(parents=True, exist_ok=True)
-        os.rename(target, old)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    os.replace(new, target)
+    if below.kind(relative) == "folder":  # a file is replaced in one step
+        _set_aside(below, relative)
+    below.rename(new, relative)
 
 
-def _move(folder: Path, source: str, target: str) -> None:
-    if os.path.lexists(folder / target):
-        return  # done before
-    (folder / target).parent.mkdir(parents=True, exist_ok=True)
-    os.rename(folder / source, folder / target)
+def _move(below: Below, source: str, target: str, renewed: set[str]) -> None:
+    if below.kind(target) is None:
+        below.rename(source, target)
+    elif source not in renewed and below.kind(source) is not None:
+        _set_aside(below, source)  # done before, but only the target's folder was flushed to disk
 
 
-_MOVES: dict[str, Callable[..., None]] = {"replace": _replace, "move": _move}
+def _set_aside(below: Below, relative: str) -> None:
+    """Move a folder to where it is deleted after the change."""
+    old = f"{SCRATCH}/old/{relative}"
+    if below.kind(old) is not None:
+        below.remove(old)
+    below.rename(relative, old)
 
 
-def _remove(path: Path) -> None:
-    if not path.is_dir() or path.is_symlink():
+def _remove_scratch(folder: Path) -> None:
+    if not exists(folder):
         return
     try:
-        shutil.rmtree(path)
+        with Below(folder) as below:
+            if below.kind(SCRATCH) == "folder":
+                below.remove(SCRATCH)
     except OSError as error:
-        raise RedxError(f"Cannot delete {path} ({error.strerror}); fix its permissions.") from error
+        raise RedxError(f"Cannot delete {folder / SCRATCH} ({error.strerror}); fix its permissions.") from error
 
 
 def read_version(folder: Path) -> int:
@@ -171,7 +248,7 @@ def consistently(run: Path, folder: Path, read: Callable[[], Value]) -> Value:
         Reads the files; it is called again when the folder was changed meanwhile.
     """
     for attempt in range(RETRIES):
-        _finish_change(run, folder)
+        wait_for_writer(run, folder)
         version = read_version(folder)
         try:
             value = read()
@@ -185,20 +262,47 @@ def consistently(run: Path, folder: Path, read: Callable[[], Value]) -> Value:
 
 
 def _is_unchanged(folder: Path, version: int) -> bool:
-    return not exists(folder / JOURNAL) and read_version(folder) == version
+    return not os.path.lexists(folder / JOURNAL) and read_version(folder) == version
 
 
-def _finish_change(run: Path, folder: Path) -> None:
-    """Complete a change that a killed process had committed, or wait for the process that is making it."""
-    if not exists(folder / JOURNAL):
-        return
+def wait_for_writer(run: Path, folder: Path) -> None:
+    """Return when no change of a folder is under way; nothing is written.
+
+    Parameters
+    ----------
+    run
+        The run folder, which holds the lock.
+    folder
+        The folder of a seed.
+
+    Raises
+    ------
+    RedxError
+        If a change was interrupted, and has to be completed by a writer.
+    """
+    deadline = time.monotonic() + WAIT
+    while os.path.lexists(folder / JOURNAL):
+        if not _has_writer(run):
+            if not os.path.lexists(folder / JOURNAL):
+                return  # the writer has just ended
+            raise RedxError(f"A change of {folder} was interrupted; complete it with `redx recover {run}`.")
+        if time.monotonic() > deadline:
+            raise RedxError(f"{run} is being changed by another process; repeat the command when it has ended.")
+        time.sleep(PAUSE)
+
+
+def _has_writer(run: Path) -> bool:
+    """Return whether a process holds the lock of a run; the lock file is neither made nor written."""
     try:
-        with FileLock(run / LOCK, timeout=WAIT):
-            recover(folder)
-    except Timeout as error:
-        raise RedxError(f"{run} is being changed by another process; repeat the command when it has ended.") from error
-    except OSError as error:
-        raise RedxError(
-            f"A change of {folder} has to be completed, but it cannot be written to ({error.strerror}); "
-            "repeat the command where it can be."
-        ) from error
+        descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
