@@ -131,10 +131,10 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--total", type=int, default=100_000)
     given = parser.parse_args()
-    load = redx.load(given.run).decomposer
-    if load is None:
+    extension = redx.load(given.run).extension
+    if extension is None:
         raise SystemExit(f"{given.run} has no decomposer; make one with `redx run steps`.")
-    decomposer, draw, wrong = load(), random.Random(0), 0
+    decomposer, draw, wrong = extension.load(), random.Random(0), 0
     for kind in KINDS:
         count = given.total // len(KINDS)
         texts = [make(kind, draw) for _ in range(count)]

@@ -42,6 +42,9 @@ class QuestionsConfig(StrictConfig):
         default="operation",
         description="experts that solve the steps of chains: one per operation, or one per range of answers",
     )
+    decomposer: Literal["none", "pointer", "lm"] = Field(
+        default="none", description="model that turns a sentence into steps: pointer (small, fast) or lm (LoRA)"
+    )
 
 
 class TableConfig(StrictConfig):
@@ -255,9 +258,6 @@ class RunConfig(ModelConfig):
     shots: int | None = Field(default=None, ge=1, le=2**31, description="training examples a label, drawn by the seed")
     questions: QuestionsConfig = QuestionsConfig()
     table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
-    decomposer: Literal["none", "pointer", "lm"] = Field(
-        default="none", description="model that turns a sentence into steps: pointer (small, fast) or lm (LoRA)"
-    )
     integrate: bool = Field(
         default=False, description="stage 4: train plain residual experts and router together, on pooled data"
     )

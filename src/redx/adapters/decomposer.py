@@ -30,7 +30,7 @@ def export_decomposer(run: Path, folder: Path, seed: int | None = None) -> Path:
         Which seed of the run; the first by default.
     """
     config, seed = choose_seed(run, seed)
-    if config.decomposer != "lm":
+    if config.questions.decomposer != "lm":
         raise RedxError(
             f"{run} has no language model as its decomposer; make one with `redx run steps --decomposer lm`."
         )

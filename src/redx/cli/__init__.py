@@ -23,6 +23,7 @@ from redx.cli import (
     resources,
     run,
     serve,
+    solve,
     sweep,
 )
 from redx.cli.common import say
@@ -99,7 +100,7 @@ app.command()(calibrate.calibrate)
 app.command()(check.check)
 app.command()(run.report)
 app.command()(predict.predict)
-app.command(context_settings={"ignore_unknown_options": True})(predict.solve)  # a question may begin with a minus
+app.command(context_settings={"ignore_unknown_options": True})(solve.solve)  # a question may begin with a minus
 app.command()(serve.serve)
 app.command()(serve.replay)
 app.command()(checkpoint.export)

@@ -1,11 +1,7 @@
-"""The verbs that ask trained models: predict and solve."""
+"""`redx predict`: ask a trained model."""
 
 from __future__ import annotations
 
-import dataclasses
-import itertools
-import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,11 +9,8 @@ import typer
 from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
 
-BATCH = 2048  # lines of stdin that are solved together
-
 if TYPE_CHECKING:
     from redx.model.model import Model
-    from redx.tasks.arithmetic.solver import Chain
 
 
 def predict(
@@ -81,65 +74,3 @@ def predict(
         ]
         show_table(["expert", "weight", f"adds to {facts['answer']}"], rows)
     say("Radius r: whoever moves less than a share r of the routing weight cannot change the answer.")
-
-
-def solve(
-    folder: Folder,
-    text: Annotated[list[str] | None, typer.Argument(help="questions", metavar="[TEXT…]", show_default="stdin")] = None,
-    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
-    seed: OneSeed = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line, in order")] = False,
-) -> None:
-    """Answer sentences step by step, each with its certified radius; without TEXT, every line of stdin is one.
-
-    Exit code 1 when a question cannot be answered, with the reason.
-
-    Example: `redx solve runs/steps "12 plus 5 minus 3"`
-    """
-    from redx.runs.folder import solver
-
-    answering = solver(folder, seed, rule)
-    lines = iter(text) if text else (line.rstrip("\r\n") for line in sys.stdin)
-    failed = False
-    while batch := list(itertools.islice(lines, BATCH)):
-        for question, chain in zip(batch, answering.solve(batch), strict=True):
-            facts = describe_chain(question, chain)
-            failed |= facts["answer"] is None
-            print(json.dumps(facts)) if as_json else show_chain(facts)
-    if failed:
-        raise typer.Exit(1)
-
-
-def describe_chain(text: str, chain: Chain | RedxError) -> dict[str, Any]:
-    """Return a solved question as plain values."""
-    if isinstance(chain, RedxError):
-        return {"text": text, "program": None, "steps": [], "answer": None, "reason": str(chain)}
-    return {
-        "text": text,
-        "program": str(chain.program),
-        "steps": [dataclasses.asdict(step) for step in chain.steps],
-        "answer": chain.answer,
-        "reason": chain.reason,
-        "radius": chain.radius,
-    }
-
-
-def show_chain(facts: dict[str, Any]) -> None:
-    """Print a solved question."""
-    if facts["program"]:
-        say(facts["text"], *facts["program"].split("\n"))
-    if facts["steps"]:
-        rows = [
-            [
-                step["question"],
-                str(step["answer"]),
-                step["expert"],
-                ", ".join(f"{name} {weight:.3f}" for name, weight in step["weights"].items()),
-                f"{step['radius']:.4g}",
-            ]
-            for step in facts["steps"]
-        ]
-        show_table(["step", "answer", "expert", "weights", "radius"], rows)
-    if facts["answer"] is None:
-        return say(f"redx: {facts['reason']}", error=True)
-    say(f"= {facts['answer']}, certified radius {facts['radius']:.4g}")

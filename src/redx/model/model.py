@@ -69,6 +69,14 @@ class ModelInfo:
     backbone: str = ""  # hash of a user's own backbone, where it is a module
 
 
+@dataclass(frozen=True)
+class ModelExtension:
+    """A further trained module that a task puts before a model."""
+
+    name: str  # of its file, NAME.safetensors
+    load: Callable[[], Any]  # reads it
+
+
 class Model(nn.Module):
     """A frozen base, experts that were trained apart, a router, and the risk that the user chose.
 
@@ -104,8 +112,8 @@ class Model(nn.Module):
         The rule that answers, such as `red` or `red/anchored`.
     routing
         Which router gives the gates: `router` (the trained one) or `keys`.
-    decomposer
-        Loads the decomposer of a run of `steps`.
+    extension
+        What the task of a run puts before the model, such as the decomposer of `steps`; None for most tasks.
     figures
         The summary of the run, for the model card.
     home
@@ -168,7 +176,7 @@ class Model(nn.Module):
         self.fixed: dict[BankId, Bank] = {}
         self.joint_routers: dict[BankId, TrainedRouter] = {}
         self.rule, self.routing = "red", KEYS
-        self.decomposer: Callable[[], Any] | None = None
+        self.extension: ModelExtension | None = None
         self.figures: dict[str, Any] = {}
         self.home: Path | None = None
         self.control: RiskControl | None = None
@@ -192,7 +200,7 @@ class Model(nn.Module):
         fixed: dict[BankId, Bank] | None = None,
         joint_routers: dict[BankId, TrainedRouter] | None = None,
         rule: str = "red",
-        decomposer: Callable[[], Any] | None = None,
+        extension: ModelExtension | None = None,
         figures: dict[str, Any] | None = None,
         home: Path | None = None,
         control: RiskControl | None = None,
@@ -208,7 +216,7 @@ class Model(nn.Module):
         model._set_up()
         model.base, model.experts, model.router = base, experts, router
         model.fixed, model.joint_routers = fixed or {}, joint_routers or {}
-        model.decomposer, model.figures, model.home = decomposer, figures or {}, home
+        model.extension, model.figures, model.home = extension, figures or {}, home
         model.control, model.calibration_set, model.anchor_data = control, calibration_set, anchor_data
         model.routing = KEYS if router is None else TRAINED
         form = get_rule(RuleId.parse(rule).rule).form

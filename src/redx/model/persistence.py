@@ -25,7 +25,7 @@ from redx.io.files import without_prefix, write_bytes, write_json, write_tensors
 from redx.io.reading import exists, guarded, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.model.card import model_card
-from redx.model.model import Backbone, Model, ModelInfo, as_given, is_own
+from redx.model.model import Backbone, Model, ModelExtension, ModelInfo, as_given, is_own
 from redx.models.backbones.base import Encoder
 from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
@@ -40,7 +40,7 @@ from redx.models.router import KEYS, TRAINED, TrainedRouter, build_router
 from redx.training.datasets import SharedData, read_shared
 
 JOINT = BankId("residual", "integrated")  # the plain residual experts after joint training
-COPIED = ("pooled", "integration", "decomposer")  # files that are saved as they are
+COPIED = ("pooled", "integration")  # files that are saved as they are
 FORMAT = 2  # of the folder of a saved model
 
 
@@ -54,7 +54,7 @@ def load_model(
     folder: Path,
     config: ModelConfig,
     read: Callable[[Any], Tensor],
-    decomposer: Callable[[], Any] | None = None,
+    extension: ModelExtension | None = None,
 ) -> Model:
     """Return the model of one seed; experts are read from disk when they are first asked.
 
@@ -66,18 +66,18 @@ def load_model(
         Settings of the run.
     read
         Turns a user's inputs into the tensor that the encoder reads.
-    decomposer
-        Loads the decomposer, where the run has one.
+    extension
+        What the task puts before the model, where it does.
     """
     with guarded(folder, "holds no model that can be put together", "repeat the run"):
-        return _load_model(folder, config, read, decomposer, build_encoder(config))
+        return _load_model(folder, config, read, extension, build_encoder(config))
 
 
 def _load_model(
     folder: Path,
     config: ModelConfig,
     read: Callable[[Any], Tensor],
-    decomposer: Callable[[], Any] | None,
+    extension: ModelExtension | None,
     encoder: Encoder,
     kind: type[Model] = Model,
     may_be_empty: bool = False,
@@ -98,7 +98,7 @@ def _load_model(
         router=read_router(folder, config, base, info) if config.router.is_trained else None,
         fixed=fixed,
         joint_routers=joint_routers,
-        decomposer=decomposer,
+        extension=extension,
         figures=read_summary(summary) if summary else {},
         home=folder,
         control=read_calibration(folder, list(library)) if config.controlled_bank else None,
@@ -124,7 +124,8 @@ def save_model(model: Model, folder: Path, calibration: bool = True) -> None:
         expert.save(folder / "experts" / expert.name)
     if model.router is not None:
         write_tensors(folder / "router.safetensors", model.router.network.state_dict())
-    for name in COPIED if model.is_complete else ("pooled",):
+    extra = (model.extension.name,) if model.extension else ()
+    for name in (*COPIED, *extra) if model.is_complete else ("pooled",):
         if model.home is not None and is_file(file := model.home / f"{name}.safetensors"):
             write_bytes(folder / file.name, read_bytes(file))
     if model.config.controlled_bank and (model.control or model.calibration_set):

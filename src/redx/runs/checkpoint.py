@@ -38,11 +38,11 @@ from redx.runs.folder import DataFile, choose_seed, load
 from redx.runs.parts import read_parts
 from redx.runs.stages import parts_of_test
 from redx.runs.transaction import consistently
-from redx.tasks import get_task
+from redx.tasks import extension_of, get_task
 from redx.training.features import embed_split
 
 # files of a seed that hold trained tensors
-SEED_FILES = re.compile(r"(base|pooled|router|integration|decomposer|thresholds|experts/[^/]+/expert)")
+SEED_FILES = re.compile(r"(base|pooled|router|integration|thresholds|experts/[^/]+/expert)")
 DATA_FILES = ("parts/", "shared", "features", "removed/")  # hold data of a seed; a checkpoint leaves them out
 TRUNK = "encoder.trunk.model."  # prefix of trained blocks in the base's file
 
@@ -130,7 +130,7 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
     config, seed = choose_seed(folder, seed)
     out = check_target(out or Path(f"{folder.resolve().name}-seed-{seed}{SUFFIX}"))
     seed_folder = folder / f"seed-{seed}"
-    tensors, json_files = consistently(folder, seed_folder, lambda: _read_seed(folder, seed_folder, seed))
+    tensors, json_files = consistently(folder, seed_folder, lambda: _read_seed(config, folder, seed_folder, seed))
     hashes = read_json(folder / "data.json", DataFile, misfit="does not hold the hashes of data").sha256.get(str(seed))
     if hashes is None or "test" not in hashes:
         raise RedxError(f"{folder} is not finished with seed {seed}; finish it with `redx run` first.")
@@ -147,7 +147,13 @@ def export_run(folder: Path, out: Path | None = None, seed: int | None = None) -
     return WrittenCheckpoint(out, size, size, [])
 
 
-def _read_seed(run: Path, folder: Path, seed: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def is_seed_file(name: str, config: RunConfig | None) -> bool:
+    """Return whether a file of this name holds trained tensors of such a run: the usual ones, or its extension's."""
+    extension = extension_of(config) if config else None
+    return bool(SEED_FILES.fullmatch(name)) or (extension is not None and name == extension.NAME)
+
+
+def _read_seed(config: RunConfig, run: Path, folder: Path, seed: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the trained tensors of a seed with its answers, and its JSON files, as a checkpoint names them."""
     answers = answers_by_rule(read_parts(run, seed).banks)
     tensors = {f"answers:{name}": _narrow(values) for name, values in answers.items()}
@@ -155,7 +161,7 @@ def _read_seed(run: Path, folder: Path, seed: int) -> tuple[dict[str, Tensor], d
         name = path.relative_to(folder).with_suffix("").as_posix()
         if name.startswith(DATA_FILES) or "/." in f"/{name}":
             continue
-        if not SEED_FILES.fullmatch(name):
+        if not is_seed_file(name, config):
             raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
         tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
     json_paths = [*sorted(folder.glob("experts/*/expert.json")), folder / "model.json"]
@@ -244,7 +250,7 @@ def _restore(path: Path, source: TensorSource, metadata: CheckpointMetadata, fol
     for name in source.entries:
         part, colon, inner = name.partition(":")
         if colon and part != "answers":
-            if not SEED_FILES.fullmatch(part):
+            if not is_seed_file(part, metadata.config):
                 raise RedxError(f"{path} holds a tensor that redx does not know ({name}); make it anew from its run.")
             files.setdefault(part, {})[inner] = _widen(source.get(name))
     files.setdefault("base", {}).update(_trained_block_tensors(path, source, metadata))

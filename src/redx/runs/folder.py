@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from filelock import FileLock, Timeout
 from pydantic import Field
@@ -29,12 +29,10 @@ from redx.io.folders import check_links
 from redx.io.reading import check_path, exists, is_file, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.io.terminal import printable
-from redx.model.model import Model
+from redx.model.model import Model, ModelExtension
 from redx.model.persistence import is_saved_model, load_model
 from redx.runs.transaction import JOURNAL, LOCK, Value, consistently, recover
-from redx.tasks import TASKS, Task
-from redx.tasks.arithmetic.decomposers import Decomposer, restore_decomposer
-from redx.tasks.arithmetic.solver import Executor, Solver
+from redx.tasks import TASKS, Task, extension_of
 from redx.training.datasets import read_shared
 from redx.training.features import embed_split
 
@@ -100,8 +98,8 @@ def ask_model(folder: str | os.PathLike[str], seed: int | None, ask: Callable[[M
     return consistently(run, seed_folder, lambda: ask(load_seed(seed_folder, config)))
 
 
-def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Solver:
-    """Return the solver of a finished run of `steps`: its decomposer and its experts.
+def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Any:
+    """Return the solver of a finished run whose task brings one: for `steps`, its decomposer and its experts.
 
     Parameters
     ----------
@@ -112,6 +110,11 @@ def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | 
     rule
         The rule that answers single steps; the model's own by default.
 
+    Returns
+    -------
+    Any
+        What the task offers; for `steps` a `redx.tasks.arithmetic.solver.Solver`.
+
     Examples
     --------
     >>> import redx
@@ -119,19 +122,19 @@ def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | 
     14
     """
     model = load(folder, seed)
-    if model.decomposer is None:
-        raise RedxError(f"{folder} has no decomposer; make a run that has one with `redx run steps`.")
-    return Solver(model.decomposer(), Executor(model, rule or model.rule))
+    extension = None if model.extension is None else extension_of(read_config(Path(folder)))
+    if model.extension is None or extension is None:
+        raise RedxError(f"{folder} has no decomposer or other solver; make a run that has one with `redx run steps`.")
+    return extension.solver(model.extension.load(), model, rule or model.rule)
 
 
 def load_seed(folder: Path, config: RunConfig) -> Model:
     """Return the model in the folder of one seed."""
-
-    def decomposer() -> Decomposer:
-        return restore_decomposer(config.decomposer, read_tensors(folder / "decomposer.safetensors"), config.backbone)
-
-    has_decomposer = config.decomposer != "none"
-    model = load_model(folder, config, task_of(config).read, decomposer if has_decomposer else None)
+    read, extension = task_of(config).read, None
+    if own := extension_of(config):
+        file = folder / f"{own.NAME}.safetensors"
+        extension = ModelExtension(own.NAME, lambda: own.restore(config, read_tensors(file)))
+    model = load_model(folder, config, read, extension)
 
     def read_features(part: str) -> Split:
         split = getattr(read_shared(folder / "shared.safetensors"), part)

@@ -55,7 +55,7 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("operators", "questions.operators"),
     Option("operations", "questions.operations", "operation"),
     Option("experts", "questions.experts"),
-    Option("decomposer", "decomposer"),
+    Option("decomposer", "questions.decomposer"),
     Option("blocks", "encoding.blocks", "block"),
     Option("pooling", "encoding.pooling"),
     Option("precision", "encoding.precision"),

@@ -24,8 +24,8 @@ from redx.runs.stages import (
     SeedTask,
     evaluate_seed,
     make_base,
-    make_decomposer,
     make_experts,
+    make_extension,
     make_features,
     make_integration,
     make_parts,
@@ -36,6 +36,7 @@ from redx.runs.stages import (
     read_texts,
     run_stage,
 )
+from redx.tasks import extension_of
 
 log = logging.getLogger("redx")
 
@@ -88,8 +89,8 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
         trained["pooled"] = [call(make_pooled, prepared)]
     if config.router.is_trained:
         trained["router"] = [call(make_router, prepared)]
-    if config.decomposer != "none":
-        trained["decomposer"] = [call(make_decomposer)]
+    if extension := extension_of(config):
+        trained[extension.NAME] = [call(make_extension)]
     yield from _stages(stages, **trained)
     if config.integrate:
         yield from _stages(stages, integration=[call(make_integration, prepared)])
@@ -116,7 +117,9 @@ def _stages(stages: SeedFolder, **calls_of_stages: list[Call]) -> Plan[None]:
     ready = []
     for name, calls in calls_of_stages.items():
         (task, *_) = calls[0].arguments
-        if stages.is_done(name, task.file(name) if name in FILES else None):
+        extension = extension_of(task.config)
+        writes = name in FILES or (extension is not None and name == extension.NAME)
+        if stages.is_done(name, task.file(name) if writes else None):
             continue
         log.info("%s: stage %s starts", stages.folder.name, name)
         record = _Recorder(stages, name, len(calls))

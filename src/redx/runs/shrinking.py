@@ -21,12 +21,12 @@ from redx.models.backbones.tensor_names import (
     locate_tensor,
 )
 from redx.runs.checkpoint import (
-    SEED_FILES,
     CheckpointInfo,
     CheckpointMetadata,
     WrittenCheckpoint,
     check_target,
     format_metadata,
+    is_seed_file,
     measure_file,
     read_metadata,
     tensor_entries,
@@ -132,7 +132,7 @@ def _kept_tensors(
     chosen, unknown = [], []
     for name in names:
         location = locate_tensor(name)
-        if any(name.startswith(prefix) for prefix in keep) or _is_trained(name):
+        if any(name.startswith(prefix) for prefix in keep) or _is_trained(name, metadata):
             chosen.append(name)
         elif location is None or (location["head"] and not _is_frozen_head(name, source, metadata)):
             unknown.append(name)
@@ -149,11 +149,11 @@ def _kept_tensors(
     return chosen
 
 
-def _is_trained(name: str) -> bool:
+def _is_trained(name: str, metadata: CheckpointMetadata | None) -> bool:
     """Return whether a tensor's name shows that it is no part of a pretrained model."""
     part, colon, _ = name.partition(":")
     if colon:
-        return part == "answers" or SEED_FILES.fullmatch(part) is not None
+        return part == "answers" or is_seed_file(part, metadata.config if metadata else None)
     return TRAINED.match(WRAPPERS.sub("", name)) is not None
 
 

@@ -29,8 +29,7 @@ from redx.runs.folder import load_seed
 from redx.runs.parts import read_parts, write_parts
 from redx.runs.tracking import recorder_of
 from redx.runs.transaction import Transaction, edit, recover
-from redx.tasks import get_task
-from redx.tasks.arithmetic.decomposers import train_decomposer
+from redx.tasks import extension_of, get_task
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
 from redx.training.datasets import Features, SharedData, expert_datasets, read_features, select_shared
@@ -114,8 +113,8 @@ class Prepared:
     fingerprint: dict[str, Any]
 
 
-# stages that write one file of this name
-FILES = ("base", "shared", "features", "pooled", "router", "integration", "decomposer")
+# stages that write one file of this name; that of an extension does too
+FILES = ("base", "shared", "features", "pooled", "router", "integration")
 
 
 def run_stage(task: SeedTask, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -211,11 +210,11 @@ def make_integration(task: SeedTask, prepared: Prepared) -> None:
     write_tensors(task.file("integration"), tensors)
 
 
-def make_decomposer(task: SeedTask) -> None:
-    """Train the model that turns a sentence into steps."""
-    config = task.config
-    tensors = train_decomposer(config.decomposer, task.seed, config.backbone).tensors()
-    write_tensors(task.file("decomposer"), tensors)
+def make_extension(task: SeedTask) -> None:
+    """Train what the task puts before the model."""
+    extension = extension_of(task.config)
+    assert extension is not None
+    write_tensors(task.file(extension.NAME), extension.train(task.config, task.seed))
 
 
 def make_parts(task: SeedTask, data: Data) -> None:

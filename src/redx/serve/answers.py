@@ -19,8 +19,7 @@ from redx.model.model import Model
 from redx.serve.adversary import reachable_classes, why_safe, worst_router
 from redx.serve.loaded import LoadedRun
 from redx.serve.queries import Options, Query, ordered_weights
-from redx.tasks.arithmetic.program import Program
-from redx.tasks.arithmetic.solver import Chain, Executor, SolvedStep
+from redx.tasks import extension_of
 
 Answer = dict[str, Any]
 
@@ -42,8 +41,8 @@ def answer_queries(loaded: LoadedRun, queries: Sequence[Query]) -> list[list[Ans
     """
     setting = queries[0].setting
     with loaded.asking(setting) as model:
-        if loaded.has_steps:
-            return _answer_chains(loaded, model, queries)
+        if model.extension is not None:
+            return _answer_extended(loaded, model, queries)
         options = [query.options for query in queries for _ in query.inputs]
         answers = _answer_rows(loaded, model, [value for query in queries for value in query.inputs], options)
     return _divide(answers, queries)
@@ -179,71 +178,27 @@ def _worst(loaded: LoadedRun, batch: _Batch, row: int, epsilon: float) -> dict[s
     return {"epsilon": epsilon, "weights": named, "answer": answer, "changed": predicted != int(batch.predicted[row])}
 
 
-# --- chains of steps
+# --- answers through an extension
 
 
-class _StepExecutor(Executor):
-    """Solves steps with the setting and options of a request, and keeps all that is known of each step."""
-
-    def __init__(self, loaded: LoadedRun, model: Model, options: Options) -> None:
-        super().__init__(model, model.rule)
-        self.loaded, self.options = loaded, options
-        self.described: dict[str, Answer] = {}
-
-    def ask(self, questions: Sequence[str]) -> list[SolvedStep]:
-        new = [question for question in dict.fromkeys(questions) if question not in self.described]
-        if new:
-            answers = _answer_rows(self.loaded, self.model, new, [self.options] * len(new))
-            self.described |= dict(zip(new, answers, strict=True))
-        solved = []
-        for question in questions:
-            facts = self.described[question]
-            solved.append(
-                SolvedStep(question, int(facts["answer"]), facts["expert"], facts["weights"], facts["radius"])
-            )
-        return solved
-
-
-def _answer_chains(loaded: LoadedRun, model: Model, queries: Sequence[Query]) -> list[list[Answer]]:
-    """Return the answers of a run of steps; queries with equal options are solved together."""
+def _answer_extended(loaded: LoadedRun, model: Model, queries: Sequence[Query]) -> list[list[Answer]]:
+    """Return the answers of a run with an extension; queries with equal options are answered together."""
+    extension, module = extension_of(loaded.config), loaded.extension
+    assert extension is not None
     results: list[list[Answer]] = [[] for _ in queries]
     together: dict[Options, list[int]] = {}
     for index, query in enumerate(queries):
         if query.options.abstain is not None:
-            raise RedxError("Chains of steps know no abstention; leave out abstain.")
+            raise RedxError(f"A run with a {extension.NAME} knows no abstention; leave out abstain.")
         together.setdefault(query.options, []).append(index)
     for options, indices in together.items():
+
+        def ask(inputs: Sequence[Any], options: Options = options) -> list[Answer]:
+            return _answer_rows(loaded, model, list(inputs), [options] * len(inputs))
+
         same = [queries[index] for index in indices]
-        texts = [text for query in same for text in query.inputs]
-        if options.steps:
-            answers = _solve(loaded, _StepExecutor(loaded, model, options), texts)
-        else:
-            answers = _answer_rows(loaded, model, texts, [options] * len(texts))
+        inputs = [value for query in same for value in query.inputs]
+        answers = extension.answer(module, inputs, ask) if options.steps else ask(inputs)
         for index, part in zip(indices, _divide(answers, same), strict=True):
             results[index] = part
     return results
-
-
-def _solve(loaded: LoadedRun, executor: _StepExecutor, texts: list[str]) -> list[Answer]:
-    programs = loaded.decomposer.decompose(texts)
-    chains = iter(executor.solve([program for program in programs if isinstance(program, Program)]))
-    return [
-        _describe_chain(next(chains), executor) if isinstance(program, Program) else _unreadable(program)
-        for program in programs
-    ]
-
-
-def _unreadable(error: RedxError) -> Answer:
-    return {"answer": None, "reason": str(error), "program": None, "steps": [], "radius": None}
-
-
-def _describe_chain(chain: Chain, executor: _StepExecutor) -> Answer:
-    steps = [{"question": step.question} | executor.described[step.question] for step in chain.steps]
-    return {
-        "answer": chain.answer,
-        "reason": chain.reason,
-        "program": str(chain.program),
-        "steps": steps,
-        "radius": chain.radius if steps else None,
-        "weakest": chain.weakest if steps else None,
-    }

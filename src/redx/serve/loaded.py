@@ -85,22 +85,16 @@ class LoadedRun:
         return "image" if tuple(self.model.info.shape) == (28, 28) else "numbers"
 
     @property
-    def has_steps(self) -> bool:
-        """Whether a decomposer takes sentences to programs."""
-        return self.model.decomposer is not None
-
-    @property
     def abstains(self) -> float | None:
         """The rate of false abstentions that the page uses; None where the model cannot promise it."""
         model, calibration = self.model, self.model.control
-        possible = bool(model.classes) and model.anchor_data is not None and not self.has_steps
+        possible = bool(model.classes) and model.anchor_data is not None and model.extension is None
         return ABSTAIN if possible and calibration and ABSTAIN * (calibration.examples + 1) >= 1 else None
 
     @cached_property
-    def decomposer(self) -> Any:
-        """The decomposer of a run of steps."""
-        assert self.model.decomposer is not None
-        return self.model.decomposer()
+    def extension(self) -> Any:
+        """What the task puts before the model, such as the decomposer of a run of steps; None where there is none."""
+        return None if self.model.extension is None else self.model.extension.load()
 
     @cached_property
     def hashes(self) -> dict[str, Any]:
@@ -199,7 +193,7 @@ class LoadedRun:
             "about": self.task.about,
             "kind": self.kind,
             "shape": list(model.info.shape),
-            "steps": self.has_steps,
+            "steps": model.extension is not None,
             "abstains": self.abstains,
             "redx": redx_version(),
             "version": self.version,

@@ -55,7 +55,7 @@ class PredictBody(SettingBody):
         description="answer null where an input looks like no class",
     )
     detail: bool = Field(default=False, description="also return the scores of base and experts")
-    steps: bool = Field(default=True, description="false asks a run of steps without its decomposer")
+    steps: bool = Field(default=True, description="false asks the model itself, without the decomposer of its run")
 
 
 class DiffBody(SettingBody):

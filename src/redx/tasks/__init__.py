@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from redx.config import BankConfig, BankId, RunConfig
 from redx.data.dataset import Data
@@ -17,6 +17,8 @@ from redx.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from redx.model.model import Model
 
 MAIN_BANKS = {"residual": "risk", "standalone": "plain", "pooled": "mlp"}  # the bank of a rule that names none
 
@@ -44,6 +46,9 @@ class Task:
         Whether a user's inputs are texts.
     options
         Options of `redx run` that it reads: keywords of `redx.runs.options`.
+    extension
+        The name of a module that offers what `Extension` lists: a further trained module that answers a user's inputs
+        by asking the composed model.
 
     Examples
     --------
@@ -63,12 +68,54 @@ class Task:
     study: str | Callable[..., Any] | None = None
     text: bool = False
     options: tuple[str, ...] = ()
+    extension: str = ""
 
     @property
     def example(self) -> str:
         """A command that runs it."""
         data = " --data FILE" if "file" in self.options else ""
         return f"redx run {self.name}{data} --seed 0 --seed 1 --seed 2"
+
+
+class Extension(Protocol):
+    """What the module in `Task.extension` offers: a trained module that answers by asking the composed model.
+
+    It is trained in a stage of its own, and kept in `NAME.safetensors` in the folder of a seed.
+    """
+
+    @property
+    def NAME(self) -> str:
+        """Name of the stage and of its file."""
+        ...
+
+    def is_wanted(self, config: RunConfig) -> bool:
+        """Return whether a run with these settings has it."""
+        ...
+
+    def train(self, config: RunConfig, seed: int) -> dict[str, Tensor]:
+        """Train it, and return its tensors by name."""
+        ...
+
+    def restore(self, config: RunConfig, tensors: dict[str, Tensor]) -> Any:
+        """Return it as an object with these tensors."""
+        ...
+
+    def solver(self, module: Any, model: Model, rule: str) -> Any:
+        """Return what `redx.solver` returns: the object together with the model that it asks."""
+        ...
+
+    def answer(
+        self, module: Any, inputs: Sequence[Any], ask: Callable[[Sequence[Any]], list[dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Return the description of the answer to every input, given a function that asks the composed model."""
+        ...
+
+
+def extension_of(config: RunConfig) -> Extension | None:
+    """Return the extension of a run's task; None where the task has or is none, or the run does not want it."""
+    name = TASKS[config.task].extension if config.task in TASKS else ""
+    extension: Any = importlib.import_module(name) if name else None
+    return extension if extension is not None and extension.is_wanted(config) else None
 
 
 def _register_own() -> None:

@@ -43,8 +43,8 @@ def evaluate_chains(model: Model, seed: int, count: int) -> dict[str, Any]:
         that stays correct, by ε), `budget` (what errors are due to) and `speed` (sentences per second); and the rows of
         a table of `mistakes`.
     """
-    assert model.decomposer is not None
-    decomposer = model.decomposer()
+    assert model.extension is not None
+    decomposer = model.extension.load()
     executors = {rule: Executor(model, rule) for rule in RULES if _can_use(model, rule)}
     plain = {name: plain_exam(lengths, count, seed) for name, lengths in LENGTHS.items()}
     held_out = {f"held-out {style}": held_out_exam(style, count, seed) for style in STYLES}

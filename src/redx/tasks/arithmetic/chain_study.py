@@ -18,7 +18,9 @@ from redx.tasks.studies import safety
 def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], parts: dict[int, Banks]) -> Study:
     """Return figures of chains, means over the seeds, and the study of safety without further training."""
     shared = safety.study(config, data, models, parts, train=False)
-    count = (2000 if config.study == "full" else 200) // (16 if config.decomposer == "lm" else 1)  # `lm` is slow
+    count = (2000 if config.study == "full" else 200) // (
+        16 if config.questions.decomposer == "lm" else 1
+    )  # `lm` is slow
     by_seed = [evaluate_chains(model, seed, count) for seed, model in models.items()]
     names = ("accuracy", "language", "budget", "certified")
     accuracy, language, budget, certified = (_mean([figures[name] for figures in by_seed]) for name in names)

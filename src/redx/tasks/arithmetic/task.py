@@ -23,7 +23,7 @@ from redx.data.text import pack_texts
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.options import ADDITION, MIXED, OPERATIONS, STEPS
 
-CHAINS = QuestionsConfig(split="random")
+CHAINS = QuestionsConfig(split="random", decomposer="pointer")
 SMALL, MEDIUM, LARGE = (
     QuestionsConfig(total=25_000),
     QuestionsConfig(total=40_000),
@@ -126,7 +126,6 @@ def strong_base_config(task: str, preset: str, questions: QuestionsConfig, epoch
         backbone="smollm2-135m",
         threads=1,
         questions=questions,
-        decomposer="pointer" if task == "steps" else "none",
         encoding=EncodingConfig(blocks=(2,), pooling="tokens"),
         base=BaseConfig(
             share=0.2 if task == "steps" else 0.1,
@@ -169,7 +168,17 @@ def build_task(name: str, about: str, questions: QuestionsConfig, study: str = "
             "strong": strong,
         }
     options = {"mixed": MIXED, "ops": OPERATIONS, "steps": STEPS}.get(name, ADDITION)
-    return Task(name, about, presets, load, pack_texts, study=study, text=True, options=options)
+    return Task(
+        name,
+        about,
+        presets,
+        load,
+        pack_texts,
+        study=study,
+        text=True,
+        options=options,
+        extension="redx.tasks.arithmetic.extension" if name == "steps" else "",
+    )
 
 
 TASKS = {
