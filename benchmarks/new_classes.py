@@ -41,7 +41,7 @@ from redx.tasks import get_task
 from redx.training import banks
 from redx.training.base import train_base
 from redx.training.closed_form import PENALTIES, Layer, draw_projection, fit_lda, fit_means
-from redx.training.datasets import SharedData, concatenate, expert_datasets, select_shared, split_validation
+from redx.training.datasets import concatenate, expert_data, expert_datasets, select_anchors, split_validation
 from redx.training.experts import train_experts
 
 NEW, RISK, PROJECTION, HELD_OUT = 3, 0.01, 5000, 0.3
@@ -65,7 +65,7 @@ class World:
     classes: tuple[str, ...]  # of all ten domains
     old: tuple[Domain, ...]
     new: tuple[Domain, ...]
-    shared: SharedData
+    shared: Split
     model: Model  # with the experts of the old domains
     brought: dict[str, Expert]
 
@@ -106,9 +106,9 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
     def embed(split: Split) -> Split:
         return Split(base.embed(split.inputs), split.labels, split.domains)
 
-    raw = select_shared(less, config, seed)
-    shared = SharedData(embed(raw.anchors), embed(raw.calibration))
-    choices, _ = split_validation(less, config.ownership.calibration, seed)
+    shared = embed(select_anchors(less, config, seed))
+    choices, held = split_validation(less, config.ownership.calibration, seed)
+    calibration = embed(less.validation.only(held))
     datasets = expert_datasets(less.domains, embed(less.train), shared, embed(less.validation.only(choices)))
     experts = train_experts(config, datasets, base, seed, 1.0, names, {})
     whole = {name: embed(getattr(data, name)) for name in ("train", "validation", "test")}
@@ -124,7 +124,7 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
         {one.name: one for one in experts}, base, config.of_form("residual"), config.ownership, dict, names
     )
     info = ModelInfo(less.domains, names, tuple(less.domain_of_classes()))
-    model = Model.assemble(info, config, lambda x: x, base, library, None, calibration_set=lambda: shared.calibration)
+    model = Model.assemble(info, config, lambda x: x, base, library, None, calibration_set=lambda: calibration)
     return World(data.classes, tuple(domain(index) for index in old), tuple(added), shared, model, brought)
 
 
@@ -134,7 +134,7 @@ def train_new_expert(
     every: Sequence[str],
     known: Sequence[str],
     base: Base,
-    shared: SharedData,
+    shared: Split,
     seed: int,
 ) -> Expert:
     """Train an expert of a domain whose classes are all new."""
@@ -145,7 +145,7 @@ def train_new_expert(
     )
     brought: list[int] = labels.tolist()
     classes = (*known, *(every[label] for label in brought))
-    dataset = shared.for_expert(domain.name, own, held, ())
+    dataset = expert_data(domain.name, own, held, shared, ())
     (expert,) = train_experts(config, [dataset], extend_base(base, len(labels)), seed, 1.0, classes, {})
     return expert
 

@@ -25,7 +25,6 @@ from redx.seeding import generator
 from redx.tasks import get_task
 from redx.training import datasets, features
 from redx.training.banks import train_bank
-from redx.training.datasets import SharedData
 from redx.training.router import train_router
 
 HELD_OUT = 10_000
@@ -79,7 +78,7 @@ class Bench:
         anchors = [train.only(shared), *(features.embed_split(self.config, self.base, copy) for copy in copies)]
         self.train, self.test = train.only(kept), train.only(held)
         self.check, self.calibration = validation.only(choose), validation.only(calibrate)
-        everybody = SharedData(datasets.concatenate(anchors), self.calibration)
+        everybody = datasets.concatenate(anchors)
         self.datasets = datasets.expert_datasets(data.domains, self.train, everybody, self.check)
         self.gates = self._gates(data)
 

@@ -14,7 +14,8 @@ import redx
 from helpers.commands import Ask, refused, succeeded
 from redx.data.text import unpack_texts
 from redx.models.backbones.language import FrozenLM
-from redx.training.datasets import read_shared
+from redx.runs.folder import read_config
+from redx.tasks import get_task
 
 
 @pytest.mark.slow
@@ -52,7 +53,8 @@ def test_experts_are_left_out_and_the_risk_is_chosen(ask: Ask, addition: redx.Ru
 
 @pytest.mark.slow
 def test_with_cached_features_transformers_is_not_imported(addition: redx.Run) -> None:
-    known = unpack_texts(read_shared(addition.folder / "seed-0" / "shared.safetensors").calibration.inputs[:1])[0]
+    config = read_config(addition.folder)
+    known = unpack_texts(get_task(config.task).load(config, 0).test.inputs[:1])[0]
     code = (
         "import sys; from redx.cli import main\n"
         "try: main(sys.argv[1:])\n"

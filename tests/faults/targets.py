@@ -45,7 +45,7 @@ from redx.runs.parts import read_parts
 from redx.runs.reports import read_study, write_reports
 from redx.runs.shrinking import shrink
 from redx.tasks.custom.loading import load_features
-from redx.training.datasets import read_shared
+from redx.training.datasets import expert_data, read_shared
 
 TEXTS = ["one", "two", "three"]
 NAMES = [
@@ -152,8 +152,8 @@ def make_targets(material: Material) -> list[Target]:
         load_features(config, 0)
 
     def shared(_: Random) -> None:
-        data = read_shared(seed)
-        data.for_expert("0", data.anchors, data.anchors, ("0", "1"))
+        anchors = read_shared(seed / "shared.safetensors")
+        expert_data("0", anchors, anchors, anchors, ("0", "1"))
 
     def checkpoint(draw: Random) -> None:
         path = folder / "checkpoint.safetensors"

@@ -19,7 +19,7 @@ from redx.models.encoder import build_encoder
 from redx.runs.presets import configure
 from redx.tasks import get_task
 from redx.training.banks import train_bank
-from redx.training.datasets import ExpertData, expert_datasets, select_shared
+from redx.training.datasets import ExpertData, expert_datasets
 from redx.training.features import embed_splits
 
 APART: dict[str, tuple[Any, float]] = {  # precision, and share of the domain's data
@@ -34,8 +34,8 @@ def read_base_and_data(language_model: Path, seed_folder: Path) -> tuple[Base, l
     config = configure("addition", "quick", **text_settings(language_model))
     data = get_task("addition").load(config, 0)
     base = Base.from_tensors(load_file(seed_folder / "base.safetensors"), build_encoder(config))
-    splits = embed_splits(config, base, data, select_shared(data, config, 0), 0)
-    return base, expert_datasets(data.domains, splits.train, splits.shared, splits.validation)
+    splits = embed_splits(config, base, data, 0)
+    return base, expert_datasets(data.domains, splits.train, splits.anchors, splits.validation)
 
 
 def train_expert(base: Base, datasets: list[ExpertData], name: str, file: Path) -> None:

@@ -14,7 +14,7 @@ from redx.model.model import Model
 from redx.models.backbones.base import IdentityEncoder
 from redx.models.base import Base
 from redx.seeding import generator
-from redx.training.datasets import ExpertData, SharedData, expert_datasets
+from redx.training.datasets import ExpertData, expert_datasets
 
 FEATURES, CLASSES, DOMAINS = 16, 10, "abcde"  # two classes per domain
 
@@ -55,5 +55,4 @@ def draw_features(count: int, seed: int = 0) -> Split:
 
 def draw_expert_datasets(train: Split) -> list[ExpertData]:
     """Return the data of five experts for these training features."""
-    shared = SharedData(draw_features(200, 1), draw_features(100, 3))
-    return expert_datasets(DOMAINS, train, shared, draw_features(100, 2))
+    return expert_datasets(DOMAINS, train, draw_features(200, 1), draw_features(100, 2))

@@ -15,7 +15,7 @@ from redx.models.classes import extend_base
 from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
 from redx.seeding import generator
-from redx.training.datasets import SharedData, expert_datasets
+from redx.training.datasets import expert_data, expert_datasets
 from redx.training.experts import train_experts
 
 NAMES = tuple(f"c{number}" for number in range(CLASSES))
@@ -45,15 +45,21 @@ def small_config(shape: str = "mlp") -> RunConfig:
 
 
 @functools.cache
-def shared_data() -> SharedData:
-    """Return the shared subset and the calibration set of the ten known classes."""
-    return SharedData(draw_features(200, 1), draw_features(200, 3))
+def shared_examples() -> Split:
+    """Return the shared subset of the ten known classes."""
+    return draw_features(200, 1)
+
+
+@functools.cache
+def calibration_examples() -> Split:
+    """Return the calibration set of the ten known classes."""
+    return draw_features(200, 3)
 
 
 @functools.cache
 def known_experts(shape: str = "mlp") -> tuple[Expert, ...]:
     """Return one expert for each of the five known domains."""
-    datasets = expert_datasets(DOMAINS, draw_features(200), shared_data(), draw_features(50, 2))
+    datasets = expert_datasets(DOMAINS, draw_features(200), shared_examples(), draw_features(50, 2))
     return tuple(train_experts(small_config(shape), datasets, identity_base(), 0, 1.0, NAMES, {}))
 
 
@@ -73,7 +79,7 @@ def new_expert(name: str, labels: tuple[str, ...], known: int = 0, shape: str = 
     own = own.only((own.labels < known).nonzero()[:, 0])
     inputs, numbers = torch.cat([new.inputs, own.inputs]), torch.cat([new.labels + CLASSES, own.labels])
     data = Split(inputs, numbers, torch.full_like(numbers, -1))
-    dataset = shared_data().for_expert(name, data, data.only(torch.arange(0)), ())
+    dataset = expert_data(name, data, data.only(torch.arange(0)), shared_examples(), ())
     base = extend_base(identity_base(), len(labels))
     (expert,) = train_experts(small_config(shape), [dataset], base, 0, 1.0, (*NAMES, *labels), {})
     return expert
@@ -87,7 +93,7 @@ def small_model(*new: Expert, shape: str = "mlp") -> Model:
     library = ExpertLibrary(experts, base, banks, config.ownership, dict, NAMES)
     info = ModelInfo(tuple(DOMAINS), NAMES, tuple(number // 2 for number in range(CLASSES)), shape=(FEATURES,))
     model = Model.assemble(info, config, torch.as_tensor, base, library, None)
-    model.calibration_set, model.anchor_data = lambda: shared_data().calibration, lambda: shared_data().anchors
+    model.calibration_set, model.anchor_data = calibration_examples, shared_examples
     for expert in new:
         library.add(expert)
     return model

@@ -13,7 +13,6 @@ from redx.errors import RedxError
 from redx.io.files import write_tensors
 from redx.runs.presets import configure
 from redx.training import datasets
-from redx.training.datasets import SharedData
 
 
 @pytest.fixture
@@ -46,29 +45,29 @@ def test_validation_for_choices_and_for_cut_offs_are_apart(data: Data) -> None:
     assert sorted([*choices.tolist(), *calibration.tolist()]) == list(range(200))
 
 
-def test_shared_data_of_a_run_come_from_train_and_calibration(data: Data) -> None:
+def test_the_shared_subset_of_a_run_comes_from_train(data: Data) -> None:
     config = configure("features", "quick", file="x.npz")
-    shared = datasets.select_shared(data, config, seed=0)
-    _, calibration = datasets.split_validation(data, config.ownership.calibration, seed=0)
-    assert shared.calibration.digest() == data.validation.only(calibration).digest()
     rows = datasets.shared_rows(data, config.base.share, 0, config.base.least)
-    assert shared.anchors.digest() == data.train.only(rows).digest()
+    assert datasets.select_anchors(data, config, seed=0).digest() == data.train.only(rows).digest()
 
 
-def test_shared_data_are_written_and_read(tmp_path: Path) -> None:
-    shared = SharedData(draw_features(20), draw_features(10, 1))
-    write_tensors(tmp_path / "shared.safetensors", shared.tensors())
-    again = datasets.read_shared(tmp_path / "shared.safetensors")
-    assert again.anchors.digest() == shared.anchors.digest()
-    assert again.calibration.digest() == shared.calibration.digest()
-    write_tensors(tmp_path / "shared.safetensors", {"anchors.inputs": torch.zeros(1)})
-    with pytest.raises(RedxError, match="is no shared subset"):
-        datasets.read_shared(tmp_path / "shared.safetensors")
+def test_shared_examples_are_written_and_read(tmp_path: Path) -> None:
+    shared, path = draw_features(20), tmp_path / "shared.safetensors"
+    write_tensors(path, vars(shared))
+    assert datasets.read_shared(path).digest() == shared.digest()
+    texts = vars(shared) | {"inputs": torch.zeros(20, 8, dtype=torch.uint8)}
+    for tensors in ({"inputs": torch.zeros(1)}, vars(shared) | {"labels": torch.zeros(3)}, texts):
+        write_tensors(path, tensors)
+        with pytest.raises(RedxError, match="is no shared subset"):
+            datasets.read_shared(path)
+    write_tensors(path, {"anchors.inputs": torch.zeros(1), "calibration.inputs": torch.zeros(1)})
+    with pytest.raises(RedxError, match="older version, which put calibration examples into it"):
+        datasets.read_shared(path)
 
 
 def test_an_expert_of_a_new_domain_is_anchored_by_all_shared_examples() -> None:
-    shared, own = SharedData(draw_features(20), draw_features(10, 1)), draw_features(8, 2)
-    data = shared.for_expert("new", own, own, list(DOMAINS))
+    own = draw_features(8, 2)
+    data = datasets.expert_data("new", own, own, draw_features(20), list(DOMAINS))
     assert len(data.anchors) == 20
 
 

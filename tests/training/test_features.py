@@ -12,7 +12,7 @@ from redx.models.backbones.base import IdentityEncoder
 from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.training import datasets
-from redx.training.features import embed_shared, embed_split, embed_splits
+from redx.training.features import embed_anchors, embed_split, embed_splits, without_copies
 
 FEATURES = configure("features", "quick", file="x.npz")
 
@@ -62,13 +62,12 @@ def test_all_splits_are_embedded_with_validation_for_choices_only(own_cache: Pat
     splits = draw_features(200), draw_features(60, 1), draw_features(10, 2)
     data = Data(*splits, tuple(DOMAINS), tuple(map(str, range(10))), "disjoint", 0.0)
     base = changed_base(encoder=CountingEncoder())
-    shared = datasets.select_shared(data, FEATURES, seed=0)
-    embedded = embed_splits(FEATURES, base, data, shared, seed=0)
+    anchors = datasets.select_anchors(data, FEATURES, seed=0)
+    embedded = embed_splits(FEATURES, base, data, seed=0)
     choices, _ = datasets.split_validation(data, FEATURES.ownership.calibration, 0)
     assert torch.equal(embedded.train.inputs, data.train.inputs + 1)
     assert torch.equal(embedded.validation.inputs, data.validation.inputs[choices] + 1)
-    assert torch.equal(embedded.shared.anchors.inputs, shared.anchors.inputs + 1)
-    assert torch.equal(embedded.shared.calibration.inputs, shared.calibration.inputs + 1)
+    assert torch.equal(embedded.anchors.inputs, anchors.inputs + 1)
 
 
 def test_distorted_copies_join_the_anchors(own_cache: Path) -> None:
@@ -77,7 +76,6 @@ def test_distorted_copies_join_the_anchors(own_cache: Path) -> None:
     split = Split(pixels, images.labels, images.domains)
     base = changed_base(encoder=CountingEncoder(), mean=torch.zeros(28**2), scale=torch.ones(28**2))
     copies = FEATURES.model_copy(update={"base": FEATURES.base.model_copy(update={"copies": 2})})
-    embedded = embed_shared(copies, base, datasets.SharedData(split, split), seed=0)
-    assert len(embedded.anchors) == 12
-    assert len(embedded.calibration) == 4
-    assert torch.equal(embedded.anchors.inputs[:4], split.inputs.flatten(1).float() + 1)
+    embedded = embed_anchors(copies, base, split, seed=0)
+    assert len(embedded) == 12
+    assert torch.equal(without_copies(copies, embedded).inputs, split.inputs.flatten(1).float() + 1)

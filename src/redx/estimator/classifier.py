@@ -36,7 +36,7 @@ from redx.models.fingerprint import fingerprint_base
 from redx.seeding import generator
 from redx.training.banks import train_pooled
 from redx.training.base import train_feature_base
-from redx.training.datasets import SharedData, expert_datasets
+from redx.training.datasets import expert_datasets
 from redx.training.router import train_router
 
 ROWS = 8192  # examples that are predicted at once
@@ -189,10 +189,10 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         fingerprint = fingerprint_base(base, config, names, (features.shape[1],))
         if self.backbone is not None:
             fingerprint["backbone"] = hub.hash_model(hub.model_folder(self.backbone))
-        shared_data = SharedData(every.only(torch.from_numpy(shared)), rest)
-        state = FittedState(config, base, shared_data, names, self.domains_, fingerprint, seed, mean, scale)
+        anchors = every.only(torch.from_numpy(shared))
+        state = FittedState(config, base, anchors, rest, names, self.domains_, fingerprint, seed, mean, scale)
         self._state = state
-        experts = self._train_experts(expert_datasets(self.domains_, train, shared_data, rest))
+        experts = self._train_experts(expert_datasets(self.domains_, train, anchors, rest))
         if self.router != "keys":
             state.router = train_router(config.router, self.domains_, train, rest, seed).state_dict()
         if config.of_form("pooled"):

@@ -17,7 +17,7 @@ from redx.io.files import natural_order
 from redx.model.model import Model
 from redx.models.classes import check_new_classes, extend_base
 from redx.models.expert import Expert
-from redx.training.datasets import ExpertData
+from redx.training.datasets import ExpertData, expert_data
 from redx.training.experts import train_experts
 
 
@@ -109,7 +109,7 @@ class ExpertMethods:
         domains = torch.full_like(labels, domain_index)
         own = Split(state.base.embed(state.standardise(features).float()), labels, domains)
         nothing = own.only(torch.arange(0))
-        return self._train_experts([state.shared.for_expert(name, own, nothing, self.domains_)], new)[0]
+        return self._train_experts([expert_data(name, own, nothing, state.anchors, self.domains_)], new)[0]
 
     def _check_gate(self, name: str) -> None:
         if self._state.router is not None and name not in self.domains_:

@@ -32,7 +32,6 @@ from redx.models.expert import Expert
 from redx.models.library import ExpertLibrary
 from redx.models.router import TrainedRouter, build_router
 from redx.models.trunks import MLPTrunk
-from redx.training.datasets import SharedData
 
 BATCH = 64  # examples per step
 MIN_STEPS = 120  # of each stage, unless the number of epochs is given
@@ -49,8 +48,8 @@ class FittedState:
     ----------
     config
         Settings of every stage.
-    base, shared
-        The frozen base in single precision, and the shared data as features.
+    base, anchors, calibration
+        The frozen base in single precision, and the shared and the calibration examples as features.
     classes, domains
         Names of classes and of the domains that it was fitted on.
     fingerprint, seed
@@ -63,7 +62,8 @@ class FittedState:
 
     config: ModelConfig
     base: Base
-    shared: SharedData
+    anchors: Split
+    calibration: Split
     classes: tuple[str, ...]
     domains: tuple[str, ...]
     fingerprint: dict[str, Any]
@@ -109,8 +109,8 @@ class FittedState:
             router=router,
             fixed=fixed,
             rule=rule,
-            calibration_set=lambda: _to_double(self.shared.calibration),
-            anchor_data=lambda: _to_double(self.shared.anchors),
+            calibration_set=lambda: _to_double(self.calibration),
+            anchor_data=lambda: _to_double(self.anchors),
         )
 
     def to_plain(self) -> dict[str, Any]:
@@ -118,7 +118,8 @@ class FittedState:
         return vars(self) | {
             "config": self.config.model_dump(mode="json"),
             "base": to_arrays(self.base.tensors()),
-            "shared": to_arrays(self.shared.tensors()),
+            "anchors": to_arrays(vars(self.anchors)),
+            "calibration": to_arrays(vars(self.calibration)),
             "router": self.router and to_arrays(self.router),
             "pooled": self.pooled and to_arrays(self.pooled),
         }
@@ -131,7 +132,8 @@ class FittedState:
         changed = {
             "config": config,
             "base": Base.from_tensors(to_tensors(plain["base"]), encoder),
-            "shared": SharedData.from_tensors(to_tensors(plain["shared"])),
+            "anchors": Split(**to_tensors(plain["anchors"])),
+            "calibration": Split(**to_tensors(plain["calibration"])),
             "router": plain["router"] and to_tensors(plain["router"]),
             "pooled": plain["pooled"] and to_tensors(plain["pooled"]),
         }

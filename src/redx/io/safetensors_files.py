@@ -95,8 +95,8 @@ def open_safetensors(
         file.__exit__(None, None, None)
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a safetensors file of redx by name.
+def read_tensors(path: Path, prefix: str = "") -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file of redx by name; with a prefix only those under `PREFIX.`.
 
     Raises
     ------
@@ -104,7 +104,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         If the file does not exist or is damaged.
     """
     with open_safetensors(path, missing="repeat the `redx run` that writes it", strict=True) as file:
-        return {name: file.get(name).clone() for name in file.header}
+        start = f"{prefix}." if prefix else ""
+        return {name: file.get(name).clone() for name in file.header if name.startswith(start)}
 
 
 def _read_header(

@@ -44,7 +44,7 @@ from redx.models.library import ExpertLibrary, order_domains
 from redx.models.ownership import own_class_score
 from redx.models.router import KEYS, ROUTERS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
 from redx.training.base import fit_encoder, seed_everything
-from redx.training.datasets import ExpertData, SharedData
+from redx.training.datasets import ExpertData
 from redx.training.experts import train_experts
 from redx.training.router import train_router
 
@@ -182,7 +182,6 @@ class Model(nn.Module):
         self.control: RiskControl | None = None
         self.calibration_set: Callable[[], Split] | None = None
         self.anchor_data: Callable[[], Split] | None = None
-        self._shared: SharedData | None = None
         self._fell_back = False  # whether `keys` routes because the trained router lacks a gate
         self._known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
         self.eval()
@@ -280,8 +279,7 @@ class Model(nn.Module):
         self.base = base
         shape, mark = tuple(features.shape[1:]), "" if self.backbone is None else base.encoder.mark
         self.info = ModelInfo(known, classes, tuple(belongs), shape=shape, reads=self.info.reads, backbone=mark)
-        anchors = self._embedded(split)
-        self.keep_shared(SharedData(anchors, anchors.only(torch.arange(0))))
+        self.anchor_data = partial(as_given, self._embedded(split))
         banks = self.config.of_form("residual", "standalone")
         self.experts = ExpertLibrary({}, base, banks, self.config.ownership, self._fingerprint, classes)
         return self.eval()
@@ -330,7 +328,7 @@ class Model(nn.Module):
         _check_count(x, names, "label")
         if len(names) < MIN_EXAMPLES:
             raise RedxError(f"Domain {name!r} has {len(names)} examples; an expert needs at least {MIN_EXAMPLES}.")
-        if self._shared is None:
+        if self.anchor_data is None:
             raise RedxError("This model holds no shared examples to train an expert with; call fit_base first.")
         classes = self.info.classes
         unknown = sorted(set(names) - set(classes), key=natural_order)
@@ -350,7 +348,7 @@ class Model(nn.Module):
         features = self._features(x)
         index = self.info.domains.index(name) if name in self.info.domains else -1
         own = self._embedded(Split(features, labels, torch.full_like(labels, index)))
-        anchors = self._shared.anchors
+        anchors = self.anchor_data()
         outside = ~torch.isin(anchors.labels, labels) if by_class and index < 0 else anchors.domains != index
         if not by_class and index < 0 and not self.info.domains:
             raise RedxError("Experts that share labels need the domains of the shared examples; give them to fit_base.")
@@ -418,13 +416,6 @@ class Model(nn.Module):
         self.info = replace(self.info, routed=names)
         return self
 
-    def keep_shared(self, shared: SharedData) -> None:
-        """Keep shared examples as features, which further experts are trained with, and calibration examples if any."""
-        self._shared = shared
-        self.anchor_data = partial(as_given, shared.anchors)
-        if len(shared.calibration):
-            self.calibration_set = partial(as_given, shared.calibration)
-
     def set_backbone(self, backbone: Backbone) -> None:
         """Keep the user's own backbone; a module moves along with the model."""
         self.backbone = backbone if isinstance(backbone, nn.Module) else None
@@ -432,7 +423,7 @@ class Model(nn.Module):
 
     def follow_defaults(self) -> None:
         """Let settings follow from the numbers of examples, where those of the model are the ones that did."""
-        by_class, shared = self.config.ownership.score == "classes", len(self._shared.anchors) if self._shared else 0
+        by_class, shared = self.config.ownership.score == "classes", len(self.anchor_data()) if self.anchor_data else 0
         default = default_config(self.config.backbone, shared=shared, own_labels=by_class)
         if self.config.model_copy(update={"router": default.router}) == default:
             self._chosen = None
@@ -758,7 +749,7 @@ class Model(nn.Module):
 
     # --- files
 
-    def save_pretrained(self, folder: str | Path, *, calibration: bool = True) -> None:
+    def save_pretrained(self, folder: str | Path, *, calibration: bool = True, shared: bool = True) -> None:
         """Write the model as it is now to an empty folder, with a model card.
 
         Parameters
@@ -766,13 +757,16 @@ class Model(nn.Module):
         folder
             The folder, which `Model.from_pretrained` and `redx.load` read.
         calibration
-            Whether the features of shared and calibration examples are written too, so that experts can be changed
-            later without giving new ones. Leave them out of what others get.
+            Whether the features of the calibration examples are written too, so that experts can be changed later
+            without giving new ones. Leave them out of what others get: an expert that was made with them in hand
+            voids the promise.
+        shared
+            Whether the features of the shared examples are written too, which further experts are trained with.
         """
         from redx.model.persistence import save_model
 
         self._check_fitted()
-        save_model(self, Path(folder), calibration)
+        save_model(self, Path(folder), calibration, shared)
 
     @classmethod
     def from_pretrained(cls, name: str | Path, backbone: Backbone = None, revision: str | None = None) -> Model:
@@ -792,7 +786,13 @@ class Model(nn.Module):
         return load_saved(cls, fetch_folder(name, "model.json", revision), backbone)
 
     def push_to_hub(
-        self, name: str, *, private: bool | None = None, token: str | None = None, calibration: bool = False
+        self,
+        name: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        calibration: bool = False,
+        shared: bool = False,
     ) -> str:
         """Upload the model to the Hugging Face Hub, and return its address.
 
@@ -804,14 +804,14 @@ class Model(nn.Module):
             Whether a new repository is private; by default as the owner's account says.
         token
             The access token; by default the one that `hf auth login` stored.
-        calibration
-            Whether shared and calibration examples go along, as in `save_pretrained`.
+        calibration, shared
+            Whether features of the calibration and of the shared examples go along, as in `save_pretrained`.
         """
         from huggingface_hub import HfApi
 
         with TemporaryDirectory() as scratch:
             folder = Path(scratch) / "model"
-            self.save_pretrained(folder, calibration=calibration)
+            self.save_pretrained(folder, calibration=calibration, shared=shared)
             try:
                 api = HfApi(token=token)
                 api.create_repo(name, private=private, exist_ok=True)

@@ -2,7 +2,7 @@
 
 FOLDER/config.json  model.json  base.safetensors  router.safetensors  pooled.safetensors  README.md  summary.json
 FOLDER/experts/NAME/{expert.safetensors, expert.json}
-FOLDER/risk.json  thresholds.safetensors  examples.safetensors
+FOLDER/risk.json  thresholds.safetensors  shared.safetensors  calibration.safetensors
 
 The folder of a run's seed, RUN/seed-N, holds the same files; the settings of a run are in RUN/config.json.
 """
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import torch
 from torch import Tensor, nn
 
 from redx.composition.summary import read_summary
@@ -37,7 +37,7 @@ from redx.models.fingerprint import fingerprint_base
 from redx.models.fitting import fits
 from redx.models.library import ExpertLibrary, order_domains
 from redx.models.router import KEYS, TRAINED, TrainedRouter, build_router
-from redx.training.datasets import SharedData, read_shared
+from redx.training.datasets import read_shared
 
 JOINT = BankId("residual", "integrated")  # the plain residual experts after joint training
 COPIED = ("pooled", "integration")  # files that are saved as they are
@@ -105,7 +105,7 @@ def _load_model(
     )
 
 
-def save_model(model: Model, folder: Path, calibration: bool = True) -> None:
+def save_model(model: Model, folder: Path, calibration: bool = True, shared: bool = True) -> None:
     """Write a model to an empty folder, with a model card.
 
     Parameters
@@ -114,8 +114,8 @@ def save_model(model: Model, folder: Path, calibration: bool = True) -> None:
         The model.
     folder
         The folder.
-    calibration
-        Whether the features of shared and calibration examples are written too.
+    calibration, shared
+        Whether the features of the calibration examples, and of the shared ones, are written too.
     """
     if exists(folder) and (not is_folder(folder) or any(folder.iterdir())):
         raise RedxError(f"{folder} is not empty; choose another folder.")
@@ -130,11 +130,11 @@ def save_model(model: Model, folder: Path, calibration: bool = True) -> None:
             write_bytes(folder / file.name, read_bytes(file))
     if model.config.controlled_bank and (model.control or model.calibration_set):
         write_calibration(folder / "risk.json", folder / "thresholds.safetensors", model.current_control())
-    if calibration and model.anchor_data is not None:
-        anchors = model.anchor_data()
-        held = model.calibration_set() if model.calibration_set is not None else anchors.only(torch.arange(0))
-        examples = SharedData(anchors, held)
-        write_tensors(folder / "examples.safetensors", examples.tensors())
+    examples = {"shared": model.anchor_data if shared else None}
+    examples["calibration"] = model.calibration_set if calibration else None
+    for name, read in examples.items():
+        if read is not None:
+            write_tensors(folder / f"{name}.safetensors", vars(read()))
     write_json(folder / "model.json", asdict(model.info))
     if model.figures:
         write_json(folder / "summary.json", model.figures)
@@ -184,9 +184,11 @@ def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Mo
         model = _load_model(folder, config, read, None, encoder, kind, may_be_empty=True)
     model.set_backbone(backbone)
     model.routing = KEYS if model.router is None or model.router.missing(model.experts.names) else TRAINED
-    if exists(folder / "examples.safetensors"):
-        model.keep_shared(read_shared(folder / "examples.safetensors"))
+    if exists(folder / "shared.safetensors"):
+        model.anchor_data = partial(as_given, read_shared(folder / "shared.safetensors"))
         model.follow_defaults()
+    if exists(folder / "calibration.safetensors"):
+        model.calibration_set = partial(as_given, read_shared(folder / "calibration.safetensors"))
     return model
 
 

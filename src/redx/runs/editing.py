@@ -29,9 +29,9 @@ from redx.runs.folder import choose_seed, load_seed, lock_run
 from redx.runs.stages import load_features, write_test_parts
 from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
-from redx.training.datasets import Features, concatenate, read_shared, split_validation
+from redx.training.datasets import Features, concatenate, expert_data, read_shared
 from redx.training.experts import DTYPES, measure_expert, train_experts
-from redx.training.features import embed_shared, embed_split
+from redx.training.features import embed_split
 from redx.training.router import train_router
 
 MIN_EXAMPLES = 8  # that an expert can be trained on
@@ -139,13 +139,12 @@ class Editing:
 
     def _write(self, name: str) -> None:
         model, folder = self.model, self.transaction.folder
-        shared = embed_shared(model.config, model.base, read_shared(folder / "shared.safetensors"), self.seed)
-        choices, _ = split_validation(self.features, model.config.ownership.calibration, self.seed)
-        validation = self.features.validation.only(choices)
+        anchors = read_shared(folder / "shared.safetensors")
+        validation = self.features.choices(model.config.ownership.calibration, self.seed)
         domains = model.info.domains
         index = domains.index(name) if name in domains else -1
         own = validation.only((validation.domains == index).nonzero()[:, 0])
-        dataset = shared.for_expert(name, own, own, domains)
+        dataset = expert_data(name, own, own, anchors, domains)
         measured = measure_expert(model.experts[name], model.config, dataset, model.base, model.info.unit)
         model.experts.put(measured)
         measured.save(self.transaction.new(f"experts/{check_name(name)}"))
@@ -222,7 +221,7 @@ def train_expert(
     own = embed_split(config, base, split)
     if len(own) < MIN_EXAMPLES:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {MIN_EXAMPLES}.")
-    shared = embed_shared(config, base, read_shared(seed_folder / "shared.safetensors"), seed)
+    anchors = read_shared(seed_folder / "shared.safetensors")
     draw = generator(seed, "own data", name)
     if new:
         for label_index, label_name in enumerate(new, len(info.classes)):
@@ -237,7 +236,7 @@ def train_expert(
         rows = torch.randperm(len(own), generator=draw)
         count = max(2, round(HELD_OUT * len(own)))
         kept, held = rows[count:], rows[:count]
-    dataset = shared.for_expert(name, own.only(kept), own.only(held), info.domains)
+    dataset = expert_data(name, own.only(kept), own.only(held), anchors, info.domains)
     fingerprint = fingerprint_base(base, config, info.classes, info.shape)
     extended, classes = extend_base(base, len(new)), (*info.classes, *new)
     origin = {"task": config.task, "preset": config.preset}
@@ -308,9 +307,9 @@ def retrain_router(
                 f"{run} has no data of {lacking[0]!r} to train a router with; "
                 f"give it with --domain {lacking[0]} --data FILE."
             )
-        choices, _ = split_validation(features, config.ownership.calibration, seed)
+        choices = features.choices(config.ownership.calibration, seed)
         train = _rows_with_expert(model, features.train)
-        validation = _rows_with_expert(model, features.validation.only(choices))
+        validation = _rows_with_expert(model, choices)
         for name, file in more.items():
             examples, _ = read_own_data(config, model.classes, model.info, model.base, file, text, label)
             own = embed_split(config, model.base, examples)

@@ -13,7 +13,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -33,8 +32,8 @@ from redx.model.model import Model, ModelExtension
 from redx.model.persistence import is_saved_model, load_model
 from redx.runs.transaction import JOURNAL, LOCK, Value, consistently, recover
 from redx.tasks import TASKS, Task, extension_of
-from redx.training.datasets import read_shared
-from redx.training.features import embed_split
+from redx.training.datasets import read_feature_split, read_shared, split_validation
+from redx.training.features import without_copies
 
 log = logging.getLogger("redx")
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
@@ -136,14 +135,15 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         extension = ModelExtension(own.NAME, lambda: own.restore(config, read_tensors(file)))
     model = load_model(folder, config, read, extension)
 
-    def read_features(part: str) -> Split:
-        split = getattr(read_shared(folder / "shared.safetensors"), part)
-        model.base.encoder.prepare([split.inputs])
-        return embed_split(config, model.base, split)
+    def calibration() -> Split:
+        validation = read_feature_split(folder / "features.safetensors", "validation")
+        seed = int(folder.name.removeprefix("seed-"))
+        return validation.only(split_validation(validation, config.ownership.calibration, seed)[1])
 
+    if exists(folder / "features.safetensors"):
+        model.calibration_set = calibration
     if exists(folder / "shared.safetensors"):
-        model.calibration_set = partial(read_features, "calibration")
-        model.anchor_data = partial(read_features, "anchors")
+        model.anchor_data = lambda: without_copies(config, read_shared(folder / "shared.safetensors"))
     model.route_by_keys_if_needed()
     return model
 

@@ -83,7 +83,7 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
         if not are_complete(folder.parent, task.seed):
             yield [call(make_parts, data)]
         return stages.done
-    (prepared,) = yield [call(prepare, data, keep=True)]  # again from the cache
+    (prepared,) = yield [call(prepare, keep=True)]
     trained = {"experts": [call(make_experts, prepared, group) for group in task.groups()]}
     if config.of_form("pooled"):
         trained["pooled"] = [call(make_pooled, prepared)]

@@ -32,9 +32,9 @@ from redx.runs.transaction import Transaction, edit, recover
 from redx.tasks import extension_of, get_task
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
-from redx.training.datasets import Features, SharedData, expert_datasets, read_features, select_shared
+from redx.training.datasets import Features, expert_datasets, read_features, read_shared, select_anchors
 from redx.training.experts import train_experts
-from redx.training.features import EmbeddedSplits, embed_split, embed_splits
+from redx.training.features import EmbeddedSplits, embed_anchors, embed_split
 from redx.training.recording import recording
 from redx.training.router import train_router
 
@@ -103,7 +103,7 @@ class Prepared:
     base
         The frozen base without its encoder: it reads features.
     splits
-        Training data, shared data and validation as features.
+        Training data, shared subset and validation for choices, as features.
     fingerprint
         Fingerprint of the whole base.
     """
@@ -134,8 +134,10 @@ def make_base(task: SeedTask, data: Data) -> None:
 
 
 def make_shared(task: SeedTask, data: Data) -> None:
-    """Choose the data that everybody who trains an expert shares."""
-    write_tensors(task.file("shared"), select_shared(data, task.config, task.seed).tensors())
+    """Choose the examples that everybody who trains an expert shares, and write them as features."""
+    base = Base.from_tensors(read_tensors(task.file("base")), build_encoder(task.config))
+    anchors = embed_anchors(task.config, base, select_anchors(data, task.config, task.seed), task.seed)
+    write_tensors(task.file("shared"), {name: value.clone() for name, value in vars(anchors).items()})
 
 
 def make_features(task: SeedTask, data: Data) -> None:
@@ -153,11 +155,13 @@ def load_features(folder: Path, config: RunConfig, model: Model, seed: int) -> F
     return Features(*(embed_split(config, model.base, getattr(data, name)) for name in SPLITS))
 
 
-def prepare(task: SeedTask, data: Data) -> Prepared:
-    """Compute the features of all splits, or read them from the cache."""
+def prepare(task: SeedTask) -> Prepared:
+    """Read the base and the features that experts, pooled heads and router are trained on."""
     config, seed, info = task.config, task.seed, task.info
     base = Base.from_tensors(read_tensors(task.file("base")), build_encoder(config))
-    splits = embed_splits(config, base, data, SharedData.from_tensors(read_tensors(task.file("shared"))), seed)
+    features = read_features(task.file("features"))
+    choices = features.choices(config.ownership.calibration, seed)
+    splits = EmbeddedSplits(features.train, read_shared(task.file("shared")), choices)
     fingerprint = fingerprint_base(base, config, info.classes, info.shape)
     return Prepared(base.on_features(), splits, fingerprint)
 
@@ -165,7 +169,7 @@ def prepare(task: SeedTask, data: Data) -> Prepared:
 def make_experts(task: SeedTask, prepared: Prepared, names: Sequence[str]) -> None:
     """Train these experts as one stack."""
     splits, info = prepared.splits, task.info
-    everything = expert_datasets(info.domains, splits.train, splits.shared, splits.validation)
+    everything = expert_datasets(info.domains, splits.train, splits.anchors, splits.validation)
     datasets = [dataset for dataset in everything if dataset.name in names]
     for expert in train_experts(
         task.config,

@@ -12,6 +12,7 @@ from torch import Tensor
 from redx.config import ModelConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
+from redx.errors import RedxError
 from redx.io.files import without_prefix
 from redx.io.reading import guarded
 from redx.io.safetensors_files import read_tensors
@@ -33,17 +34,25 @@ class Features:
         splits = vars(self).items()  # the splits may be views of one tensor, which a file cannot hold
         return {f"{part}.{name}": value.clone() for part, split in splits for name, value in vars(split).items()}
 
+    def choices(self, calibration: float, seed: int) -> Split:
+        """Return the validation examples for choices, given the share that is for risk control."""
+        return self.validation.only(split_validation(self, calibration, seed)[0])
+
 
 def read_features(path: Path) -> Features:
     """Return the features in a file."""
-    tensors = read_tensors(path)
+    return Features(*(read_feature_split(path, part) for part in ("train", "validation", "test")))
+
+
+def read_feature_split(path: Path, part: str) -> Split:
+    """Return one split of the features in a file; the others are not read."""
+    tensors = read_tensors(path, part)
     with guarded(path, "does not hold the features of a run", "repeat the run"):
-        splits = [Split(**without_prefix(tensors, part)) for part in ("train", "validation", "test")]
-        for split in splits:
-            indices = (split.labels, split.domains)
-            if any(index.shape != split.inputs.shape[:1] for index in indices) or split.domains.dtype != torch.int64:
-                raise ValueError("its tensors do not describe the same examples")
-    return Features(*splits)
+        split = Split(**without_prefix(tensors, part))
+        indices = (split.labels, split.domains)
+        if any(index.shape != split.inputs.shape[:1] for index in indices) or split.domains.dtype != torch.int64:
+            raise ValueError("its tensors do not describe the same examples")
+    return split
 
 
 @dataclass(frozen=True)
@@ -72,47 +81,39 @@ class ExpertData:
         return ExpertData(self.name, *(split.to(device) for split in (self.own, self.anchors, self.validation)))
 
 
-@dataclass(frozen=True)
-class SharedData:
-    """What is shared with everybody who trains an expert.
+def expert_data(name: str, own: Split, validation: Split, anchors: Split, domains: Sequence[str]) -> ExpertData:
+    """Return the data of one expert; shared examples of its own domain are left out of its anchors.
 
-    Attributes
+    Parameters
     ----------
+    name
+        The expert's domain.
+    own, validation
+        Its own examples, for training and for metrics.
     anchors
-        The shared subset of the training data.
-    calibration
-        Held-out examples that set the cut-off of risk control.
+        The shared examples.
+    domains
+        Names of the domains, as the shared examples count them; a new domain is not among them.
     """
-
-    anchors: Split
-    calibration: Split
-
-    def for_expert(self, name: str, own: Split, validation: Split, domains: Sequence[str]) -> ExpertData:
-        """Return the data of one expert; shared examples of its own domain are left out of its anchors."""
-        index = domains.index(name) if name in domains else -1
-        return ExpertData(name, own, _where(self.anchors, self.anchors.domains != index), validation)
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name, to be saved."""
-        both = {"anchors": self.anchors, "calibration": self.calibration}
-        return {f"{part}.{name}": value for part, split in both.items() for name, value in vars(split).items()}
-
-    @staticmethod
-    def from_tensors(tensors: dict[str, Tensor]) -> SharedData:
-        """Return what `tensors()` described."""
-        anchors, calibration = (Split(**without_prefix(tensors, part)) for part in ("anchors", "calibration"))
-        return SharedData(anchors, calibration)
+    index = domains.index(name) if name in domains else -1
+    return ExpertData(name, own, _where(anchors, anchors.domains != index), validation)
 
 
-def read_shared(path: Path) -> SharedData:
-    """Return the shared data in a file."""
+def read_shared(path: Path) -> Split:
+    """Return the shared examples in a file: features, labels and domains."""
     tensors = read_tensors(path)
-    with guarded(path, "is no shared subset", "repeat the run"):
-        shared = SharedData.from_tensors(tensors)
-        for split in (shared.anchors, shared.calibration):
-            indices = (split.labels, split.domains)
-            if any(index.shape != split.inputs.shape[:1] or index.dtype != torch.int64 for index in indices):
-                raise ValueError("its tensors do not describe the same examples")
+    if "calibration.inputs" in tensors:
+        raise RedxError(
+            f"{path} was written by an older version, which put calibration examples into it; "
+            "repeat the run with --out ANOTHER."
+        )
+    with guarded(path, "is no shared subset", "repeat the run with --out ANOTHER"):
+        shared = Split(**tensors)
+        indices = (shared.labels, shared.domains)
+        if any(index.shape != shared.inputs.shape[:1] or index.dtype != torch.int64 for index in indices):
+            raise ValueError("its tensors do not describe the same examples")
+        if not shared.inputs.is_floating_point() or not bool(shared.inputs.isfinite().all()):
+            raise ValueError("its inputs are no features")
     return shared
 
 
@@ -126,26 +127,37 @@ def shared_rows(data: Data, share: float, seed: int, least: int = 0) -> Tensor:
     return torch.cat(chosen).sort().values
 
 
-def split_validation(data: Data | Features, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Return the validation rows for choices (early stopping, tuning) and those for risk control alone."""
-    rows = torch.randperm(len(data.validation), generator=generator(seed, "calibration"))
+def split_validation(examples: Data | Features | Split, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Return the validation rows for choices (early stopping, tuning, comparing) and those for risk control alone.
+
+    Parameters
+    ----------
+    examples
+        The data or features of a run, or their validation split alone.
+    calibration
+        Share of the rows that are for risk control.
+    seed
+        The seed of the run.
+    """
+    validation = examples if isinstance(examples, Split) else examples.validation
+    rows = torch.randperm(len(validation), generator=generator(seed, "calibration"))
     cut = round((1 - calibration) * len(rows))
     return rows[:cut].sort().values, rows[cut:].sort().values
 
 
-def select_shared(data: Data, config: ModelConfig, seed: int) -> SharedData:
-    """Return the shared data of a run, as raw inputs."""
-    _, calibration = split_validation(data, config.ownership.calibration, seed)
-    anchors = shared_rows(data, config.base.share, seed, config.base.least)
-    return SharedData(data.train.only(anchors), data.validation.only(calibration))
+def select_anchors(data: Data, config: ModelConfig, seed: int) -> Split:
+    """Return the shared subset of a run, as raw inputs."""
+    return data.train.only(shared_rows(data, config.base.share, seed, config.base.least))
 
 
-def expert_datasets(domains: Sequence[str], train: Split, shared: SharedData, validation: Split) -> list[ExpertData]:
+def expert_datasets(domains: Sequence[str], train: Split, anchors: Split, validation: Split) -> list[ExpertData]:
     """Return the data of each domain's expert; none holds training data of another domain."""
+
+    def own(split: Split, index: int) -> Split:
+        return _where(split, split.domains == index)
+
     return [
-        shared.for_expert(
-            name, _where(train, train.domains == index), _where(validation, validation.domains == index), domains
-        )
+        expert_data(name, own(train, index), own(validation, index), anchors, domains)
         for index, name in enumerate(domains)
     ]
 

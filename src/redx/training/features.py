@@ -16,15 +16,15 @@ from redx.io.hashing import hash_tensors
 from redx.io.progress import progress
 from redx.models.backbones.base import IdentityEncoder
 from redx.models.base import Base
-from redx.training.datasets import BATCH, SharedData, concatenate, distorted_copy, split_validation
+from redx.training.datasets import BATCH, concatenate, distorted_copy, select_anchors, split_validation
 
 
 @dataclass(frozen=True)
 class EmbeddedSplits:
-    """What experts and router are trained on, as features: training data, shared data, validation for choices."""
+    """What experts and router are trained on, as features: training data, shared subset, validation for choices."""
 
     train: Split
-    shared: SharedData
+    anchors: Split
     validation: Split
 
 
@@ -71,15 +71,20 @@ def distinct_rows(inputs: Tensor) -> tuple[Tensor, Tensor]:
     return inputs[[first[number] for number in range(len(numbers))]], torch.tensor(index, dtype=torch.long)
 
 
-def embed_shared(config: ModelConfig, base: Base, shared: SharedData, seed: int) -> SharedData:
-    """Return the shared data as features; anchors include distorted copies where the settings ask for them."""
-    copies = (distorted_copy(shared.anchors, seed, number) for number in range(config.base.copies))
-    anchors = [embed_split(config, base, split) for split in (shared.anchors, *copies)]
-    return SharedData(concatenate(anchors), embed_split(config, base, shared.calibration))
+def embed_anchors(config: ModelConfig, base: Base, anchors: Split, seed: int) -> Split:
+    """Return the shared subset as features, followed by distorted copies where the settings ask for them."""
+    copies = (distorted_copy(anchors, seed, number) for number in range(config.base.copies))
+    return concatenate([embed_split(config, base, split) for split in (anchors, *copies)])
 
 
-def embed_splits(config: ModelConfig, base: Base, data: Data, shared: SharedData, seed: int) -> EmbeddedSplits:
-    """Return the training data, the shared data and validation for choices as features."""
+def without_copies(config: ModelConfig, anchors: Split) -> Split:
+    """Return the shared subset that `embed_anchors` returned, without the distorted copies."""
+    return anchors.only(torch.arange(len(anchors) // (1 + config.base.copies)))
+
+
+def embed_splits(config: ModelConfig, base: Base, data: Data, seed: int) -> EmbeddedSplits:
+    """Return the training data, the shared subset and validation for choices as features."""
     train, validation = (embed_split(config, base, split) for split in (data.train, data.validation))
     choices, _ = split_validation(data, config.ownership.calibration, seed)
-    return EmbeddedSplits(train, embed_shared(config, base, shared, seed), validation.only(choices))
+    anchors = embed_anchors(config, base, select_anchors(data, config, seed), seed)
+    return EmbeddedSplits(train, anchors, validation.only(choices))

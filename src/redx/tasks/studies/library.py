@@ -127,15 +127,11 @@ def accuracy_curve(model: Model, test: Split, order: Sequence[str]) -> tuple[lis
 
 def train_again(config: RunConfig, data: Data, model: Model, test: Split, seed: int) -> tuple[Table, dict[str, Any]]:
     """Remove every expert in turn, train it without the others, add it back, and return the accuracies."""
-    shared_raw = datasets.select_shared(data, config, seed)
-    train = features.embed_split(config, model.base, data.train)
-    shared = features.embed_shared(config, model.base, shared_raw, seed)
-    stopping_rows, _ = datasets.split_validation(data, config.ownership.calibration, seed)
-    validation = features.embed_split(config, model.base, data.validation).only(stopping_rows)
+    splits = features.embed_splits(config, model.base, data, seed)
     config, model = _main_bank_only(config, model)
     rows, facts = [], {}
     before = compute_parts(model, test)
-    for dataset in datasets.expert_datasets(data.domains, train, shared, validation):
+    for dataset in datasets.expert_datasets(data.domains, splits.train, splits.anchors, splits.validation):
         own_rows = (before.domains == model.experts.names.index(dataset.name)).nonzero()[:, 0]
         with model.experts.changing() as library:
             old = library.remove(dataset.name)

@@ -21,7 +21,6 @@ from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.tasks.toy import task
 from redx.training import datasets
 from redx.training.banks import train_bank
-from redx.training.datasets import SharedData
 
 MIXTURES = {  # rule to its title in the table
     "oracle/linear": "A, own expert (before mixing)",
@@ -206,7 +205,7 @@ def mixing_figures(form: str, settings: BankConfig, count: int, base: Base, seed
         largest error of an expert.
     """
     data = task.load(task.TASKS["toy"].presets["default"], seed, count)
-    per_expert = datasets.expert_datasets(data.domains, data.train, SharedData(data.train, data.train), data.train)
+    per_expert = datasets.expert_datasets(data.domains, data.train, data.train, data.train)
     size = len(per_expert[0].own)
     batch = min(size, settings.training.virtual_batch)
     epochs = max(1, settings.training.epochs * batch // size)  # as many steps for any number of experts
