@@ -9,10 +9,10 @@ demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language m
 	$(BIN)/redx run addition --brief
 
 test: check  ## lint, types and all tests
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-fast: $(VENV)/.ready-test  ## all tests but the slow ones
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 check: $(VENV)/.ready-test  ## lint and types alone
 	$(BIN)/ruff check .

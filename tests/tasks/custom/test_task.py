@@ -219,16 +219,16 @@ def test_a_run_on_features_from_the_file_to_an_answer(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_many_small_domains_and_unseen_labels_can_be_run(tmp_path: Path) -> None:
-    """200 domains of ten examples, many with a single class, and a label that only test has."""
+    """60 domains of ten examples, many with a single class, and a label that only test has."""
     draw = numpy.random.default_rng(0)
-    domain = numpy.repeat(numpy.arange(200), 10)
-    x = draw.normal(size=(2000, 4)).astype("f4")
+    domain = numpy.repeat(numpy.arange(60), 10)
+    x = draw.normal(size=(600, 4)).astype("f4")
     y = numpy.where(domain % 3 == 0, "same", numpy.where(x[:, 0] > 0, "b", "a"))
-    part = numpy.tile(["train"] * 8 + ["validation", "test"], 200)
-    y[numpy.flatnonzero(part == "test")[:20]] = "unheard of"
+    part = numpy.tile(["train"] * 8 + ["validation", "test"], 60)
+    y[numpy.flatnonzero(part == "test")[:6]] = "unheard of"
     path = write_arrays(tmp_path / "f.npz", x=x, y=y, domain=domain, split=part)
     done = redx.run("features", "quick", out=tmp_path / "run", file=str(path), run="red", **FEW)
-    assert done.summary["domains"] == [str(number) for number in range(200)]
+    assert done.summary["domains"] == [str(number) for number in range(60)]
     assert done.summary["study"]["unseen_labels_in_test"] == pytest.approx(0.1)
     assert done.summary["rules"]["red"]["accuracy"]["mean"] <= 0.9
 

@@ -18,7 +18,7 @@ from redx.tasks import get_task
 from redx.tasks.mnist.download import mnist_folder
 from redx.training import datasets
 
-QUICK = {"limit": 3000, "epochs": {"base": 3, "experts": 2, "router": 2}}
+QUICK = {"limit": 3000, "epochs": {"base": 3, "experts": 2, "router": 2}, "study": "none"}
 
 
 pytestmark = pytest.mark.slow
@@ -89,15 +89,15 @@ def test_a_run_on_real_images(run: redx.Run) -> None:
     assert len(file["sha256"]["0"]["test"]) == 64
 
 
-def test_an_interrupted_or_repeated_run_gives_the_same_numbers(
+def test_an_interrupted_run_gives_the_same_numbers(
     run_in: Callable[[Path], redx.Run], run: redx.Run, tmp_path: Path
 ) -> None:
     shutil.copytree(run.folder, tmp_path / "short")
     (tmp_path / "short" / "seed-0" / "stages.json").write_text('{"base": 1.0}')
-    for again in (run_in(tmp_path / "short"), run_in(tmp_path / "new")):
-        assert without_times(again.summary) == without_times(run.summary)
-        for path in run.folder.rglob("*.safetensors"):
-            assert (again.folder / path.relative_to(run.folder)).read_bytes() == path.read_bytes()
+    again = run_in(tmp_path / "short")
+    assert without_times(again.summary) == without_times(run.summary)
+    for path in run.folder.rglob("*.safetensors"):
+        assert (again.folder / path.relative_to(run.folder)).read_bytes() == path.read_bytes()
 
 
 def test_the_model_of_a_run_reads_images(run: redx.Run) -> None:

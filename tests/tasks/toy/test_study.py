@@ -5,13 +5,17 @@ from pathlib import Path
 import pytest
 
 import redx
+from redx.tasks.toy import study
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> redx.Run:
-    return redx.run("toy", "quick", out=tmp_path_factory.mktemp("toy") / "run")
+    cases = study._cases
+    with pytest.MonkeyPatch.context() as patch:  # every ablation, each with hardly trained experts
+        patch.setattr(study, "_cases", lambda config, epochs, counts: cases(config, 10, (2, 5)))
+        return redx.run("toy", "quick", out=tmp_path_factory.mktemp("toy") / "run")
 
 
 def test_linear_and_residual_experts_survive_every_mixture(run: redx.Run) -> None:
