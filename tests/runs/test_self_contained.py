@@ -41,9 +41,13 @@ def test_the_page_of_a_copied_run_compares_experts(alone: Path) -> None:
     assert name not in answer.json()["experts"]["after"]
 
 
-def test_certify_says_which_seed_it_shows(toy: redx.Run, clouds: redx.Run, ask: Ask) -> None:
-    assert "seed 0 alone; the run also holds 1" in " ".join(ask("certify", toy.folder)[1].split())
-    assert "alone" not in ask("certify", clouds.folder)[1]
+def test_certify_says_which_seeds_it_shows(toy: redx.Run, clouds: redx.Run, ask: Ask) -> None:
+    def title(*words: object) -> str:
+        return " ".join(ask("certify", *words)[1].split())
+
+    assert "mean of the seeds 0, 1" in title(toy.folder)
+    assert "seed 1 " in title(toy.folder, "--seed", 1)
+    assert "seed 0 " in title(clouds.folder)
 
 
 def test_experts_train_counts_its_examples(clouds_copy: Path, tmp_path: Path) -> None:

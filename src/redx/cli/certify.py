@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from redx.cli.common import AsJson, about, print_json, say, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from redx.composition.files import PartsReport
 
 MANY = 20  # domains that a table shows
@@ -24,7 +27,7 @@ def certify(
     rule: Annotated[str, typer.Option(help="rule, or rule/bank of a run")] = "red",
     epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing weight; repeatable")] = None,
     seed: Annotated[
-        int | None, typer.Option(help="seed of the run; with --parts, of noise and division", show_default="the first")
+        int | None, typer.Option(help="seed of the run; with --parts, of noise and division", show_default="all; 0")
     ] = None,
     parts: Annotated[
         Path | None, typer.Option(help="outputs of any model (.npz or .safetensors) instead of a run")
@@ -88,31 +91,36 @@ def certify(
 
 
 def _certify_run(folder: Path, rule: str, epsilon: list[float] | None, seed: int | None, as_json: bool) -> None:
+    import torch
+
     from redx.composition import certificate
     from redx.composition.evaluation import certify, match_banks
     from redx.composition.rules import RuleId
-    from redx.runs.folder import choose_seed
+    from redx.runs.folder import choose_seed, read_config
     from redx.runs.parts import read_parts
 
-    config, seed = choose_seed(folder, seed)
-    banks = read_parts(folder, seed).banks
+    config = read_config(folder) if seed is None else choose_seed(folder, seed)[0]
+    seeds = list(config.seeds) if seed is None else [seed]
+    certified: dict[str, list[tuple[Tensor, Tensor]]] = {}
+    for number in seeds:
+        for matched, bank, parts in match_banks(read_parts(folder, number).banks, [rule]):
+            answers = certify(matched, parts)
+            one = answers.radius, answers.predicted == parts.true_labels()
+            certified.setdefault(str(RuleId(matched.name, bank)), []).append(one)
     results = []
-    for matched, bank, parts in match_banks(banks, [rule]):
-        certified = certify(matched, parts)
-        correct = certified.predicted == parts.true_labels()
+    for name, by_seed in certified.items():
         shares = {
-            f"{share:g}": certificate.certified_accuracy(certified.radius, correct, share)
+            f"{share:g}": fmean(certificate.certified_accuracy(radius, right, share) for radius, right in by_seed)
             for share in epsilon or config.epsilons
         }
-        quantiles = {f"{q:g}": float(certified.radius.double().quantile(q)) for q in (0.01, 0.1, 0.5)}
-        breakable = float((certified.radius < 1).double().mean())
-        name = str(RuleId(matched.name, bank))
-        results.append({"rule": name, "seed": seed, "certified": shares, "radius": quantiles, "breakable": breakable})
+        radius = torch.cat([radius for radius, _ in by_seed]).double()
+        quantiles = {f"{q:g}": float(radius.quantile(q)) for q in (0.01, 0.1, 0.5)}
+        breakable = float((radius < 1).double().mean())
+        results.append({"rule": name, "seeds": seeds, "certified": shares, "radius": quantiles, "breakable": breakable})
     if as_json:
         return print_json(results if len(results) != 1 else results[0])
-    show_certified(results, f"Certified accuracy, {folder}, seed {seed}")
-    if others := [str(other) for other in config.seeds if other != seed]:
-        say(f"This is seed {seed} alone; the run also holds {', '.join(others)}: choose one with --seed.")
+    shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean of the seeds {', '.join(map(str, seeds))}"
+    show_certified(results, f"Certified accuracy, {folder}, {shown}")
 
 
 def show_certified(results: list[dict[str, Any]], title: str) -> None:

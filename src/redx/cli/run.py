@@ -98,6 +98,11 @@ def _run_command(task: Task) -> Any:
             return print_json(finished.summary)
         show = show_rules if all_banks else show_brief if brief else show_main_rules
         show(finished.summary)
+        asked = seed or list(task.presets[preset].seeds)
+        if set(finished.summary["seeds"]) - set(asked):
+            covered, wanted = (", ".join(map(str, seeds)) for seeds in (finished.summary["seeds"], asked))
+            verb = "was" if len(asked) == 1 else "were"
+            say(f"The summary covers the seeds {covered} of the folder; only {wanted} {verb} asked for.")
         say("", one_sentence(finished.summary["rules"]), f"report: {finished.report}")
 
     presets = f"{about('preset')}: {', '.join(task.presets)}"

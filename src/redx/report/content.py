@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Place = Literal["", "performance", "stability", "modularity", "efficiency"]  # section of a report; "": the appendix
@@ -122,8 +122,11 @@ class Study:
         Values for summary.json.
     tables, figures
         Tables and figures for the report.
+    state
+        Hashes of the experts that it was made with, by seed; a run sets them.
     """
 
     facts: dict[str, object]
     tables: tuple[Table, ...] = ()
     figures: tuple[Figure, ...] = ()
+    state: dict[str, str] = field(default_factory=dict)

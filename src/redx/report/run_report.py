@@ -67,4 +67,6 @@ def describe_source(run: RunFigures, command: str, changed: list[str]) -> Source
         "backbone": config.backbone,
         "router accuracy": format_value(run.summary.get("router", {}).get("accuracy")),
     }
+    if left_out := run.summary.get("study", {}).get("left_out"):
+        facts["further experiments"] = str(left_out)
     return Source(run.label, facts, command, changed, config.model_dump_json(indent=1))

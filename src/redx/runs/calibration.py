@@ -11,6 +11,7 @@ from redx.composition.risk import RiskControl, harm_figures
 from redx.composition.rules import get_rule
 from redx.errors import RedxError
 from redx.models.calibration import read_calibration, write_calibration
+from redx.runs.conclusion import renew, with_cutoffs
 from redx.runs.folder import choose_seed, lock_run, read_config
 from redx.runs.parts import read_parts
 from redx.runs.transaction import consistently, edit
@@ -49,6 +50,8 @@ def calibrate_run(
             with edit(run / f"seed-{number}") as transaction:
                 files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
                 write_calibration(*files, calibration)
+                parts = with_cutoffs(read_parts(run, number), calibration)
+                renew(transaction, config, number, parts, calibration)
             results[number] = {"before": before, "after": risk_figures(run, number)}
     return results
 

@@ -54,7 +54,13 @@ def count_parameters(model: Model) -> dict[str, int]:
     """Return the number of trained parameters of base, banks, router and ownership scores."""
     trained = [bank_id for bank_id in model.banks if bank_id.form != "averaged"]
     modules: dict[str, Iterable[Tensor]] = {"base": model.base.tensors().values()}
-    modules |= {str(bank_id): model.bank(bank_id).parameters() for bank_id in trained}
+    for bank_id in trained:
+        if bank_id in model.fixed:
+            modules[str(bank_id)] = model.fixed[bank_id].parameters()
+        else:  # one by one, since experts with new classes have other sizes
+            settings = model.experts.banks[bank_id]
+            banks = [expert.bank(bank_id, settings, model.base) for expert in model.experts]
+            modules[str(bank_id)] = [tensor for bank in banks for tensor in bank.parameters()]
     modules |= {"router": model.router.network.parameters()} if model.router else {}
     if model.config.has_ownership:
         scorers = (expert.ownership(model.experts.ownership, model.base).scorer for expert in model.experts)

@@ -25,6 +25,7 @@ from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.router import TRAINED, TrainedRouter
+from redx.runs.conclusion import renew
 from redx.runs.folder import choose_seed, load_seed, lock_run
 from redx.runs.stages import load_features, write_test_parts
 from redx.runs.transaction import Transaction, edit
@@ -160,7 +161,7 @@ class Editing:
 
 @contextmanager
 def edit_run(run: Path, seed: int | None = None) -> Iterator[Editing]:
-    """Lock a run and change its experts in one transaction; the parts of the test split are computed anew."""
+    """Lock a run and change its experts in one transaction; parts, results, summary and report follow."""
     config, seed = choose_seed(run, seed)
     folder = run / f"seed-{seed}"
     with lock_run(run, config):
@@ -168,7 +169,14 @@ def edit_run(run: Path, seed: int | None = None) -> Iterator[Editing]:
         features = load_features(folder, config, model, seed)
         with edit(folder) as transaction:
             yield Editing(model, transaction, features, seed)
-            write_test_parts(transaction, model, features.test)
+            _conclude(transaction, model, features, config, seed)
+
+
+def _conclude(transaction: Transaction, model: Model, features: Features, config: RunConfig, seed: int) -> None:
+    """Compute what follows from the experts and the router anew: parts, risk control, results, summary, report."""
+    stored = write_test_parts(transaction, model, features.test)
+    control = model.current_control() if config.controlled_bank else None
+    renew(transaction, config, seed, stored, control, model)
 
 
 def train_expert(
@@ -323,7 +331,7 @@ def retrain_router(
         with edit(seed_folder) as transaction:
             write_tensors(transaction.new("router.safetensors"), router.state_dict())
             write_json(transaction.new("model.json"), dataclasses.asdict(info))
-            write_test_parts(transaction, model, features.test)
+            _conclude(transaction, model, features, config, seed)
     return {"experts": list(names), "examples": len(train)}
 
 

@@ -39,6 +39,7 @@ log = logging.getLogger("redx")
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 # names that `atomic_path` gives to unfinished files of a run
 TEMPORARY = re.compile(r"\..+\.(json|jsonl|html|md|svg|safetensors)\.[0-9a-f]{8}\.tmp")
+SEED = re.compile(r"seed-(0|[1-9]\d{0,17})")  # the folder of a seed
 STARTED = re.compile(r"\.lock|\.config\.json\.[0-9a-f]{8}\.tmp")  # all that a run has made before its config.json
 
 
@@ -178,6 +179,29 @@ def read_config(folder: Path) -> RunConfig:
     )
 
 
+def finished_seeds(folder: Path) -> tuple[int, ...]:
+    """Return the seeds in a run folder whose parts were computed: first those of config.json, in its order."""
+    known = read_config(folder).seeds if exists(folder / "config.json") else ()
+    numbers = {int(path.name.removeprefix("seed-")) for path in _seed_folders(folder)}
+    seeds = [*known, *sorted(numbers - set(known))]
+    return tuple(seed for seed in seeds if "parts" in SeedFolder(folder / f"seed-{seed}").done)
+
+
+def add_seeds(folder: Path, config: RunConfig) -> RunConfig:
+    """Return the settings of a run with the finished seeds that its folder holds already.
+
+    Raises
+    ------
+    RedxError
+        If the folder holds something else than this run.
+    """
+    check_path(folder)
+    check_links(folder)
+    _check_settings(folder, config)
+    held = finished_seeds(folder) if is_folder(folder) else ()
+    return config.model_copy(update={"seeds": (*held, *(seed for seed in config.seeds if seed not in held))})
+
+
 class SeedFolder:
     """The folder of one seed: its stages, each computed once.
 
@@ -247,6 +271,10 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
         ) from error
     try:
         _check_settings(folder, config)
+        if exists(folder / "config.json"):
+            listed = set(finished_seeds(folder)) & set(read_config(folder).seeds)
+            if listed - set(config.seeds):
+                raise RedxError(f"Another run has just written to {folder}; repeat the command.")
         if _is_own(folder):
             _clean_up(folder)
         write_json(folder / "config.json", config.model_dump(mode="json"))
@@ -300,7 +328,7 @@ def _clean_up(folder: Path) -> None:
 
 
 def _seed_folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("seed-*") if re.fullmatch(r"seed-\d+", path.name) and path.is_dir())
+    return sorted(path for path in folder.glob("seed-*") if SEED.fullmatch(path.name) and path.is_dir())
 
 
 class PrintableFormatter(logging.Formatter):

@@ -5,26 +5,19 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import json
 import logging
-import math
 import os
 import resource
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
 
-from redx.composition.evaluation import Banks
-from redx.composition.metrics import exact_interval
-from redx.composition.parts import predicted_classes
 from redx.composition.risk import supported_risk
-from redx.composition.rules import RuleId, get_rule
-from redx.composition.summary import SCHEMA, Row, summarise
+from redx.composition.summary import SCHEMA
 from redx.config import RunConfig
 from redx.data.dataset import Data
 from redx.engine import Engine, open_engine
@@ -36,10 +29,11 @@ from redx.models.calibration import read_calibration
 from redx.models.encoder import build_encoder
 from redx.report.content import Study
 from redx.report.page import check_packages
+from redx.runs.conclusion import SeedResults, describe_figures, format_rows, states
 from redx.runs.costs import describe_cost
-from redx.runs.facts import compare_answers, describe_experts
-from redx.runs.folder import load, load_seed, lock_run
-from redx.runs.parts import StoredParts, read_parts
+from redx.runs.facts import describe_experts
+from redx.runs.folder import add_seeds, load, load_seed, lock_run
+from redx.runs.parts import read_parts
 from redx.runs.plans import plan_evaluation, plan_reading, plan_seed
 from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
@@ -97,7 +91,7 @@ def run(
     preset
         Named settings of the task.
     seeds
-        One independent repetition each.
+        One independent repetition each. Seeds of a folder add up: the summary covers those that it holds already.
     out
         The run folder; `runs/TASK` by default.
     assignments
@@ -140,7 +134,8 @@ def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str 
     Parameters
     ----------
     cells
-        The settings of each run, all with the same number of threads, and its folder.
+        The settings of each run, all with the same number of threads, and its folder; finished seeds that the folder
+        holds already count too.
     engine
         Where the work is done.
     track
@@ -152,6 +147,7 @@ def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str 
         The finished runs.
     """
     start = time.perf_counter()
+    cells = [(add_seeds(folder, config), folder) for config, folder in cells]
     loaded = [{seed: get_task(config.task).load(config, seed) for seed in config.seeds} for config, _ in cells]
     for (config, _), data in zip(cells, loaded, strict=True):
         _check_run(config, data)
@@ -214,11 +210,13 @@ def _conclude(
     """Turn the parts of every seed into results, study, summary and report."""
     first = data[config.seeds[0]]
     began = time.perf_counter()
-    parts = {seed: read_parts(folder, seed) for seed in config.seeds}
     by_seed = engine.follow([plan_evaluation(config, folder, seed) for seed in config.seeds])
-    rows: list[Row] = [row for seed_rows in by_seed for row in seed_rows]
+    results = {
+        seed: SeedResults(read_parts(folder, seed), rows, read_calibration(folder / f"seed-{seed}"))
+        for seed, rows in zip(config.seeds, by_seed, strict=True)
+    }
     evaluated = time.perf_counter()
-    study = _study(config, folder, data, parts)
+    study = _study(config, folder, data, results)
     seconds = {
         stage: sum(times.get(stage, 0.0) for times in stage_seconds.values())
         for stage in stage_seconds[config.seeds[0]]
@@ -232,16 +230,14 @@ def _conclude(
         "preset": config.preset,
         "seeds": list(config.seeds),
         "backbone": config.backbone,
-        "interval": "95 %, Student's t over seeds" if len(parts) > 1 else "95 %, Wilson over test examples",
+        "interval": "95 %, Student's t over seeds" if len(results) > 1 else "95 %, Wilson over test examples",
         "data": {
             **{name: len(getattr(first, name)) for name in SPLITS},
             "split": first.split,
             "seen_in_train": first.seen_in_train,
         },
         "domains": list(first.domains),
-        "rules": _with_risk(summarise(rows, config.main, len(first.test)), config, folder, len(first.test)),
-        "router": {"accuracy": fmean(_router_accuracy(stored.banks) for stored in parts.values())},
-        **compare_answers(config, parts, [hashes[seed]["test"] for seed in config.seeds]),
+        **describe_figures(config, results, [hashes[seed]["test"] for seed in config.seeds], len(first.test)),
         "experts": describe_experts(model),
         "study": study.facts if study else {},
         "cost": {
@@ -252,54 +248,23 @@ def _conclude(
         },
     }
     write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
-    write_bytes(folder / "results.jsonl", "".join(json.dumps(row) + "\n" for row in rows).encode())
+    write_bytes(folder / "results.jsonl", format_rows(results))
     write_json(folder / "summary.json", summary)
     write_report(folder, config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
 
 
-def _with_risk(rules: dict[str, Any], config: RunConfig, folder: Path, examples: int) -> dict[str, Any]:
-    """Return the section `rules` of the summary with the promise and the harm of every rule under risk control."""
-    by_seed = [read_calibration(folder / f"seed-{seed}") for seed in config.seeds]
-    kept = [calibration for calibration in by_seed if calibration is not None]
-    bank_id = config.controlled_bank
-    if bank_id is None or not kept:
-        return rules
-    for name, figures in rules.items():
-        rule, bank = get_rule(RuleId.parse(name).rule), RuleId.parse(name).bank
-        if rule.form != bank_id.form or rule.adversary is None or (bank or config.main.get(rule.form)) != bank_id.name:
-            continue
-        cutoffs = [getattr(calibration.cutoffs, rule.adversary) for calibration in kept]
-        harm = figures["worst_harm"]
-        low, high = exact_interval(round(harm * examples), examples)
-        figures["risk"] = {
-            "risk": max(calibration.risk for calibration in kept),
-            "confidence": kept[0].confidence,
-            "score": kept[0].score,
-            "cutoff": fmean(cutoffs) if all(map(math.isfinite, cutoffs)) else None,
-            "calibration": min(calibration.examples for calibration in kept),
-            "harm": {"mean": harm, "low": low, "high": high},
-        }
-    return rules
-
-
-def _study(config: RunConfig, folder: Path, data: dict[int, Data], parts: dict[int, StoredParts]) -> Study | None:
-    """Return the task's own experiments; they run once for these seeds and are read from disk afterwards."""
+def _study(config: RunConfig, folder: Path, data: dict[int, Data], results: dict[int, SeedResults]) -> Study | None:
+    """Return the task's own experiments; they run once for these experts and are read from disk afterwards."""
     module = get_task(config.task).study
     if module is None or config.study == "none":
         return None
     study = read_study(folder)
-    if study is None or study.facts.get("seeds") != list(config.seeds):
+    if study is None or study.state != states(results):
         models = {seed: load(folder, seed) for seed in config.seeds}
-        banks = {seed: stored.banks for seed, stored in parts.items()}
+        banks = {seed: one.parts.banks for seed, one in results.items()}
         compute = importlib.import_module(module).study if isinstance(module, str) else module
-        study = compute(config, data, models, banks)
+        study = dataclasses.replace(compute(config, data, models, banks), state=states(results))
         write_json(folder / "study.json", dataclasses.asdict(study))
     return study
-
-
-def _router_accuracy(banks: Banks) -> float:
-    """Return how often the largest gate is that of the example's domain."""
-    parts = max(banks.values(), key=lambda parts: parts.experts)
-    return float((predicted_classes(parts.gates) == parts.domains).double().mean())

@@ -44,7 +44,7 @@ def write_reports(folders: Sequence[Path], out: Path) -> Path:
     """
     if not folders:
         raise RedxError("There is no run to report on; give the folder of at least one finished run.")
-    runs = [(read_config(folder), read_summary(folder / "summary.json"), read_study(folder)) for folder in folders]
+    runs = [(read_config(folder), *_read_figures(folder)) for folder in folders]
     with guarded(
         folders[0] / "summary.json", "lacks figures of a report, or has some of the wrong kind", "repeat the run"
     ):
@@ -109,6 +109,13 @@ def _test_digests(folder: Path) -> dict[str, str]:
         return {}
     hashes = read_json(path, DataFile, misfit="does not tell how the data were split").sha256
     return {seed: names["test"] for seed, names in hashes.items() if exists(folder / f"seed-{seed}" / "parts")}
+
+
+def _read_figures(folder: Path) -> tuple[dict[str, Any], Study | None]:
+    """Return the summary of a run, and its study unless it was made with other experts."""
+    summary, study = read_summary(folder / "summary.json"), read_study(folder)
+    left_out = isinstance(facts := summary.get("study"), dict) and "left_out" in facts
+    return summary, None if left_out else study
 
 
 def read_study(folder: Path) -> Study | None:

@@ -26,7 +26,7 @@ from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
 from redx.models.router import TRAINED
 from redx.runs.folder import load_seed
-from redx.runs.parts import read_parts, write_parts
+from redx.runs.parts import StoredParts, read_parts, write_parts
 from redx.runs.tracking import recorder_of
 from redx.runs.transaction import Transaction, edit, recover
 from redx.tasks import extension_of, get_task
@@ -235,8 +235,8 @@ def parts_of_test(model: Model, test: Split) -> Banks:
     return {bank_id: model.parts_of(test.inputs, bank_id, test.labels, domains) for bank_id in model.banks}
 
 
-def write_test_parts(transaction: Transaction, model: Model, test: Split) -> None:
-    """Compute the parts of the test split for the experts that a model has now, and write them on commit."""
+def write_test_parts(transaction: Transaction, model: Model, test: Split) -> StoredParts:
+    """Compute the parts of the test split for the experts that a model has now; write them on commit."""
     if model.router is not None:
         model.routing = TRAINED  # the experts may have changed since the model was read
     model.route_by_keys_if_needed()  # until the router is retrained
@@ -244,12 +244,18 @@ def write_test_parts(transaction: Transaction, model: Model, test: Split) -> Non
     if model.config.controlled_bank:
         files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
         write_calibration(*files, model.current_control())
+    banks = dict(sorted(parts_of_test(model, test).items()))  # as they are read again
     names = model.domain_names, len(model.experts), model.classes
-    write_parts(transaction.new("parts"), parts_of_test(model, test), *names)
+    write_parts(transaction.new("parts"), banks, *names)
+    return StoredParts(banks, model.domain_names, model.classes)
 
 
 def evaluate_seed(config: RunConfig, folder: Path, seed: int) -> list[Row]:
     """Return the rows of results.jsonl of one seed."""
-    stored = read_parts(folder, seed)
+    return evaluate_parts(config, seed, read_parts(folder, seed))
+
+
+def evaluate_parts(config: RunConfig, seed: int, stored: StoredParts) -> list[Row]:
+    """Return the rows of results.jsonl of one seed, whose parts are given."""
     sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
     return list(evaluate(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep))

@@ -142,7 +142,9 @@ def is_finished(cell: Cell) -> bool:
         return False
     try:
         seeds = read_summary(cell.folder / "summary.json")["seeds"]
-        same = read_config(cell.folder) == cell.config and seeds == list(cell.config.seeds)
+        kept = read_config(cell.folder)
+        same = kept.model_copy(update={"seeds": cell.config.seeds}) == cell.config and seeds == list(kept.seeds)
+        same = same and set(cell.config.seeds) <= set(seeds)
     except (RedxError, KeyError):
         return False
     return same and all(are_complete(cell.folder, seed) for seed in cell.config.seeds)

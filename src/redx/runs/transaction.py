@@ -1,6 +1,7 @@
 """Transactions on the folder of a seed: a change happens completely or not at all, wherever it is interrupted.
 
-    1. New files are written to a scratch folder, `.edit`; the run is as before.
+    1. New files of the seed, and those of the run that follow from them, are written to a scratch folder, `.edit`; the
+       run is as before.
     2. `.journal.json` is written atomically and lists the moves that put them in place: the commit point.
     3. The moves are made, and the journal is deleted.
 
@@ -40,6 +41,7 @@ WAIT = 60.0  # seconds that a reader waits for a writer to finish its moves
 PAUSE = 0.02  # seconds between two looks
 RETRIES = 5  # times that a reader starts again because the run was changed meanwhile
 FILE = re.compile(r"[a-z][a-z0-9_-]*\.(json|jsonl|safetensors|md)")  # names of files that a change may replace
+RUN_FILES = ("results.jsonl", "summary.json", "report.html", "report.md", "figures")  # that follow from the seeds
 FOLDERS = ("experts", "adapters", "removed")  # folders of named folders
 
 RESTORE = "restore the run from a copy"
@@ -77,6 +79,11 @@ class Transaction:
         """Return where to write the new content of a file or folder; on commit it replaces the old content."""
         self._add("replace", relative)
         return self.folder / SCRATCH / "new" / relative
+
+    def new_of_run(self, relative: str) -> Path:
+        """Return where to write the new content of a file or folder of the run, which is the folder above."""
+        self._add("publish", relative)
+        return self.folder / SCRATCH / "run" / relative
 
     def move(self, source: str, target: str) -> None:
         """Move a file or folder on commit; the target must not exist."""
@@ -138,8 +145,9 @@ def recover(folder: Path) -> None:
                 for move in moves:
                     if move[0] == "replace":
                         _replace(below, move[1])
-                    else:
+                    elif move[0] == "move":
                         _move(below, move[1], move[2], renewed)
+                _publish(folder, [names[0] for kind, *names in moves if kind == "publish"])
                 for parent in _to_sync(moves):
                     below.sync(parent)
                 below.remove(JOURNAL)
@@ -161,6 +169,8 @@ def _is_known(move: list[str] | tuple[str, ...]) -> bool:
     if kind == "move":
         folders = [_named_folder(name) for name in names]
         return len(names) == 2 and folders[0] in ("experts", "adapters") and folders[1] == "removed"
+    if kind == "publish":
+        return len(names) == 1 and names[0] in RUN_FILES
     return kind == "replace" and len(names) == 1 and _may_be_replaced(names[0])
 
 
@@ -179,13 +189,14 @@ def _named_folder(relative: str) -> str | None:
 
 def _sources(moves: list[list[str]]) -> list[str]:
     """Return where the entries come from that a journal moves."""
-    return [names[0] if kind == "move" else f"{SCRATCH}/new/{names[0]}" for kind, *names in moves]
+    places = {"move": "", "replace": f"{SCRATCH}/new/", "publish": f"{SCRATCH}/run/"}
+    return [places[kind] + names[0] for kind, *names in moves]
 
 
 def _to_sync(moves: list[list[str]]) -> list[str]:
     """Return the folders whose entries a journal changes: where a move leads to before where it came from."""
     left = {_parent(source) for source in _sources(moves)}
-    reached = {"", *(_parent(names[-1]) for _, *names in moves)}
+    reached = {"", *(_parent(names[-1]) for kind, *names in moves if kind != "publish")}
     return [*sorted(reached - left), *sorted(reached & left), *sorted(left - reached)]
 
 
@@ -200,6 +211,23 @@ def _replace(below: Below, relative: str) -> None:
     if below.kind(relative) == "folder":  # a file is replaced in one step
         _set_aside(below, relative)
     below.rename(new, relative)
+
+
+def _publish(folder: Path, names: list[str]) -> None:
+    """Put files of the run in place, which is the folder above."""
+    if not names:
+        return
+    scratch = f"{folder.name}/{SCRATCH}"
+    with Below(folder.parent.resolve()) as above:
+        for name in names:
+            if above.kind(new := f"{scratch}/run/{name}") is None:
+                continue  # done before
+            if above.kind(name) == "folder":
+                if above.kind(old := f"{scratch}/old run/{name}") is not None:
+                    above.remove(old)
+                above.rename(name, old)
+            above.rename(new, name)
+        above.sync()
 
 
 def _move(below: Below, source: str, target: str, renewed: set[str]) -> None:
