@@ -51,9 +51,9 @@ def spell(number: int) -> str:
     return "one hundred" if number == 100 else f"{tens[number // 10]}-{small[number % 10]}".removesuffix("-zero")
 
 
-@pytest.mark.parametrize("number", range(101))
-def test_numbers_are_read_in_words(number: int) -> None:
-    assert canonical(f"What is {spell(number)} plus {spell(100 - number)}?") == f"{number} + {100 - number}"
+def test_numbers_are_read_in_words() -> None:
+    for number in range(101):
+        assert canonical(f"What is {spell(number)} plus {spell(100 - number)}?") == f"{number} + {100 - number}"
 
 
 @pytest.mark.parametrize(

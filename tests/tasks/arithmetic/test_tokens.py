@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,9 +57,8 @@ def test_numbers_are_found(text: str, numbers: list[int]) -> None:
     assert values(text) == numbers
 
 
-@pytest.mark.parametrize("number", range(LARGEST + 1))
-def test_every_number_word_is_read(number: int) -> None:
-    for dash in "- ":
+def test_every_number_word_is_read() -> None:
+    for number, dash in itertools.product(range(LARGEST + 1), "- "):
         assert values(f"{spell(number, dash)} plus {number}") == [number, number]
 
 
