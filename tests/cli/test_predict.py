@@ -47,7 +47,9 @@ def test_experts_are_left_out_and_the_risk_is_chosen(ask: Ask, addition: redx.Ru
     assert name not in answer["weights"]
     with redx.load(addition.folder).using(without=[name]) as model:
         model.calibrate(risk=0.2)
-        assert answer["radius"] == pytest.approx(model.explain([question])[0].radius, abs=1e-6)
+        (expected,) = model.explain([question])
+        assert answer["radius"] == pytest.approx(expected.radius, abs=1e-6)
+        assert set(expected.as_dict()) <= set(answer)
     refused(ask("predict", addition.folder, question, "--without", "nobody"), "no expert 'nobody'")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import pytest
@@ -21,7 +22,22 @@ def test_a_model_explains_what_it_predicts(loaded: LoadedModel) -> None:
         assert 0 <= explanation.radius <= 1
         assert explanation.expert == max(explanation.weights, key=lambda name: explanation.weights[name])
         assert tuple(explanation.weights) == tuple(explanation.contributions) == model.experts.names
-        assert explanation.to_dict()["answer"] == explanation.answer
+        facts = explanation.as_dict()
+        assert facts["answer"] == explanation.answer
+        assert "abstained" not in facts
+        assert json.loads(json.dumps(facts)) == facts
+        total = sum(facts["contributions"].values())
+        assert not set(facts["active"]) - set(facts["weights"])
+        assert bool(facts["active"]) or total == 0
+
+
+def test_an_explanation_says_what_the_model_would_answer_where_it_abstains(loaded: LoadedModel) -> None:
+    model, inputs = loaded.model, loaded.inputs
+    plain, asked = model.explain(inputs), model.explain(inputs, abstain=0.3)
+    assert [one.answer for one in asked] == model.predict(inputs, abstain=0.3)
+    assert [one.closest for one in asked] == [one.answer for one in plain]
+    assert [one.abstained for one in asked] == model.is_unfamiliar(inputs, 0.3).tolist()
+    assert all((one.answer is None) == one.as_dict()["abstained"] for one in asked)
 
 
 @pytest.mark.slow

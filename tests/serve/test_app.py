@@ -40,6 +40,10 @@ def test_answers_are_those_of_the_model(client: Any, clouds: redx.Run, rule: str
         assert answer["radius"] == pytest.approx(expected.radius, abs=1e-5)
         assert answer["weights"] == pytest.approx(expected.weights, abs=1e-5)
         assert answer["contributions"] == pytest.approx(expected.contributions, abs=1e-4)
+        same = expected.as_dict()
+        assert list(answer) == list(same)
+        for field in ("range", "expert", "cutoff", "active"):
+            assert answer[field] == same[field]
 
 
 def test_a_setting_holds_for_one_request_only(client: Any, clouds: redx.Run) -> None:

@@ -45,12 +45,8 @@ def predict(
         with model.using(rule, without=without or (), router=router):
             if risk is not None:
                 model.calibrate(risk=risk, confidence=model.current_control().confidence)
-            h = model.embed(text)
-            explained = zip(text, model.explain_features(h), strict=True)
-            answers = [{"text": one, **answer.to_dict(), "router": model.routing} for one, answer in explained]
-            if abstain is not None:
-                for facts, strange in zip(answers, model.features_unfamiliar(h, abstain).tolist(), strict=True):
-                    facts |= {"abstained": strange, "answer": None if strange else facts["answer"]}
+            explained = zip(text, model.explain(text, abstain), strict=True)
+            answers = [{"text": one, **answer.as_dict(), "router": model.routing} for one, answer in explained]
             note = None if router else model.routing_note
             if note:
                 answers = [facts | {"note": note} for facts in answers]

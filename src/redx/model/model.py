@@ -18,10 +18,10 @@ from torch.nn.functional import normalize
 
 from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
-from redx.composition.evaluation import certify, predict
+from redx.composition.evaluation import predict
 from redx.composition.parts import Parts
 from redx.composition.risk import RiskControl
-from redx.composition.rules import Rule, RuleId, compose, contributing, get_rule, to_logits
+from redx.composition.rules import Rule, RuleId, compose, get_rule, to_logits
 from redx.config import BankId, ModelConfig
 from redx.data.dataset import Split
 from redx.data.inputs import READERS
@@ -29,6 +29,7 @@ from redx.data.splits import classes_are_disjoint
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order
 from redx.io.hardware import usable_device
+from redx.model.answers import Explanation, answer_features
 from redx.model.defaults import default_config, default_training
 from redx.model.export import ComposedHead
 from redx.model.hub import fetch_folder, first_line
@@ -38,7 +39,6 @@ from redx.models.base import Base
 from redx.models.classes import add_floor, check_new_classes, extend_base
 from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder, count_rows
 from redx.models.expert import Expert
-from redx.models.explanation import Explanation
 from redx.models.fingerprint import fingerprint_base
 from redx.models.library import ExpertLibrary, order_domains
 from redx.models.ownership import own_class_score
@@ -672,33 +672,19 @@ class Model(nn.Module):
             parts = self._with_confidences(parts, *known)
         return predict(rule, parts, rule.weights(parts))
 
-    def explain(self, inputs: Inputs) -> list[Explanation]:
-        """Return for each input the answer, the weights and contributions of the experts, and the exact radius."""
-        return self.explain_features(self.embed(inputs))
+    def explain(self, inputs: Inputs, abstain: float | None = None) -> list[Explanation]:
+        """Return for each input the answer, the weights and contributions of the experts, and the exact radius.
 
-    def explain_features(self, h: Tensor) -> list[Explanation]:
-        """Return what `explain` returns, for features that `embed` returned, (N, E)."""
-        rule, _ = self.rule_and_bank()
-        parts = self._parts_of_features(h)
-        weights, certified = rule.weights(parts), certify(rule, parts)
-        parts = contributing(rule, parts)
-        base = certify(get_rule("base"), parts).predicted
-        names = ("pooled",) if rule.form in ("pooled", "averaged") else self.experts.names
-        explanations = []
-        for row, predicted in enumerate(certified.predicted.tolist()):
-            column = predicted if self.classes else 0
-            contributions = weights[row] * rule.read(parts.residuals[row])[:, column]
-            explanation = Explanation(
-                answer=self._label(predicted),
-                range=self.domain_of_answer(predicted),
-                expert=names[int(weights[row].argmax())] if names else None,
-                base=self._label(int(base[row])),
-                weights=dict(zip(names, weights[row].tolist(), strict=True)),
-                contributions=dict(zip(names, contributions.tolist(), strict=True)),
-                radius=float(certified.radius[row]),
-            )
-            explanations.append(explanation)
-        return explanations
+        Parameters
+        ----------
+        inputs
+            What the task reads.
+        abstain
+            Abstain where an input looks like none of the known classes, as in `predict`.
+        """
+        h = self.embed(inputs)
+        unfamiliar = None if abstain is None else self.features_unfamiliar(h, abstain).tolist()
+        return answer_features(self, h).explain(self, unfamiliar)
 
     @contextmanager
     def using(
@@ -998,7 +984,8 @@ class Model(nn.Module):
         owners = [expert.name for expert in self.experts if label in expert.info.get("classes", ())]
         return owners[0] if len(owners) == 1 else None
 
-    def _label(self, predicted: int) -> Any:
+    def label(self, predicted: int) -> Any:
+        """Return an answer as users read it: a label by its index, or the number of a regression."""
         return self.classes[predicted] if self.classes else predicted
 
 

@@ -255,7 +255,7 @@ def _setting(record: dict[str, Any]) -> Setting:
 
 
 def _options(record: dict[str, Any]) -> Options:
-    return Query.of_body(PredictBody.model_validate({"inputs": [], **record["options"]})).options
+    return Query.without_checks(PredictBody.model_validate({"inputs": [], **record["options"]})).options
 
 
 def _changed(loaded: LoadedRun, records: list[dict[str, Any]]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from redx.runs.folder import choose_seed, load_seed, task_of
 from redx.runs.transaction import consistently, read_version
 from redx.serve.queries import Kind, Setting
 
-MAX_KEPT = 32  # calibrations of other sets of experts, and cut-offs of abstention
+MAX_KEPT = 32  # calibrations of other sets of experts
 ABSTAIN = 0.05  # rate of false abstentions on the page
 
 
@@ -56,7 +56,6 @@ class LoadedRun:
         self.folder, self.seed, self.config, self.model, self.version = folder, seed, config, model, version
         self.task = task_of(config)
         self._calibrations: dict[tuple[str, ...], RiskControl] = {}
-        self._familiarity: dict[float, tuple[Callable[[Tensor], Tensor], float]] = {}
 
     @staticmethod
     def read(folder: Path, seed: int | None) -> LoadedRun:
@@ -108,10 +107,6 @@ class LoadedRun:
             "experts": {expert.name: hash_tensors(expert.tensors()) for expert in model.experts},
             "router": hash_tensors(others) if others else None,
         }
-
-    def label(self, predicted: int) -> Any:
-        """Return an answer as users read it: a label, or the number of a regression."""
-        return self.model.classes[predicted] if self.model.classes else predicted
 
     def rules(self) -> list[dict[str, Any]]:
         """Return the rules that can be asked, each with where its adversary lies and whether it has risk control."""
@@ -172,14 +167,6 @@ class LoadedRun:
             self._calibrations[names] = self.model.current_control()
         calibration = self._calibrations[names]
         return calibration if setting.risk is None else calibration.at(setting.risk, calibration.confidence)
-
-    def familiarity(self, rate: float) -> tuple[Callable[[Tensor], Tensor], float]:
-        """Return the score of features by which the model abstains, and its cut-off at a rate."""
-        if rate not in self._familiarity:
-            if len(self._familiarity) >= MAX_KEPT:
-                self._familiarity.clear()
-            self._familiarity[rate] = self.model._familiarity(rate)
-        return self._familiarity[rate]
 
     def describe(self) -> dict[str, Any]:
         """Return what the page shows of the model: its task, experts, rules and risk."""

@@ -113,10 +113,10 @@ class Query:
     def from_body(body: PredictBody, kind: Kind, shape: Sequence[int]) -> Query:
         """Return the query of a request, after checking its inputs."""
         check_inputs(body.inputs, kind, shape)
-        return Query.of_body(body)
+        return Query.without_checks(body)
 
     @staticmethod
-    def of_body(body: PredictBody) -> Query:
+    def without_checks(body: PredictBody) -> Query:
         """Return the query of a request, whatever its inputs are."""
         weights = tuple(body.weights.items()) if isinstance(body.weights, dict) else body.weights
         options = Options(

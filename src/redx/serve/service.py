@@ -118,7 +118,7 @@ class Service:
         return self._fresh(compute)
 
     def _describe_rows(self, setting: Setting, rows: list[int]) -> dict[str, Any]:
-        table, label = self.examples.table(setting), self.loaded.label
+        table, label = self.examples.table(setting), self.loaded.model.label
         inputs = self.examples.inputs(rows)
         entries = [
             {

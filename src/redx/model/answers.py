@@ -1,0 +1,179 @@
+"""What a model answers, and how it came to it: one description for Python, `--json`, the HTTP API and audit files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from redx.composition.evaluation import certify
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.rules import Rule, contributing
+
+if TYPE_CHECKING:
+    from redx.model.model import Model
+
+Chosen = Callable[[Rule, tuple[str, ...]], Sequence[Sequence[float] | None]]  # weights that a user chose, by input
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How a model came to one answer.
+
+    Attributes
+    ----------
+    answer
+        The predicted label, or the number of a regression; None where the model abstains.
+    range
+        The domain that this answer belongs to, where it belongs to one alone.
+    base
+        What the base alone answers.
+    expert
+        The expert with the largest weight; None where there are no experts.
+    weights
+        The weight of every expert.
+    base_score
+        The base's score of the answer; None where the rule does not add the base.
+    contributions
+        What every expert adds to the score of the answer.
+    radius
+        ε*, the share of routing weight that an adversary may move without changing the answer.
+    cutoff
+        The confidence that an expert has to exceed to contribute; None where the rule has no risk control.
+    active
+        The experts that contribute.
+    abstained
+        Whether the input looks like none of the known classes; None where that was not asked.
+    closest
+        What the model would answer if it did not abstain; None where that was not asked.
+    """
+
+    answer: Any
+    range: str | None
+    base: Any
+    expert: str | None
+    weights: dict[str, float]
+    base_score: float | None
+    contributions: dict[str, float]
+    radius: float
+    cutoff: float | None
+    active: tuple[str, ...]
+    abstained: bool | None = None
+    closest: Any = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values for JSON: an infinite cut-off as text, abstention only where asked."""
+        facts = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.cutoff is not None and not math.isfinite(self.cutoff):
+            facts["cutoff"] = str(self.cutoff)
+        if self.abstained is None:
+            del facts["abstained"], facts["closest"]
+        return facts | {"active": list(self.active)}
+
+
+@dataclass(frozen=True)
+class AnswerBatch:
+    """What a model answers to N inputs, as tensors.
+
+    Attributes
+    ----------
+    rule
+        The rule that answered.
+    names
+        The K experts, or `pooled`.
+    parts
+        The record, with the residuals that contribute.
+    weights
+        The weights, (N, K).
+    predicted, radius
+        The predicted classes and the radii, (N,).
+    active
+        Which experts contribute, (N, K).
+    cutoff
+        The cut-off of risk control, if there is one.
+    """
+
+    rule: Rule
+    names: tuple[str, ...]
+    parts: Parts
+    weights: Tensor
+    predicted: Tensor
+    radius: Tensor
+    active: Tensor
+    cutoff: float | None
+
+    def explain(self, model: Model, unfamiliar: Sequence[bool | None] | None = None) -> list[Explanation]:
+        """Return the description of every answer; one tensor operation for each field, since batches are large.
+
+        Parameters
+        ----------
+        model
+            The model that answered.
+        unfamiliar
+            For every input whether the model abstains; None where that was not asked.
+        """
+        rule, parts, names = self.rule, self.parts, self.names
+        column = self.predicted if model.classes else torch.zeros_like(self.predicted)
+        residuals = rule.read(parts.residuals)  # (N, K, C)
+        own = residuals.gather(-1, column[:, None, None].expand(-1, residuals.shape[1], 1))[..., 0]  # (N, K)
+        first = self.weights.argmax(-1).tolist() if names else [None] * len(self.predicted)
+        rows = zip(
+            self.predicted.tolist(),
+            predicted_classes(parts.base).tolist(),
+            first,
+            self.weights.tolist(),
+            rule.read(parts.base).gather(-1, column[:, None])[:, 0].tolist(),
+            (self.weights * own).tolist(),
+            self.radius.tolist(),
+            self.active.tolist(),
+            unfamiliar or [None] * len(self.predicted),
+            strict=True,
+        )
+        return [
+            Explanation(
+                answer=None if abstains else model.label(predicted),
+                range=model.domain_of_answer(predicted),
+                base=model.label(base),
+                expert=None if largest is None else names[largest],
+                weights=dict(zip(names, weights, strict=True)),
+                base_score=score if rule.keeps_base else None,
+                contributions=dict(zip(names, contributions, strict=True)),
+                radius=radius,
+                cutoff=self.cutoff,
+                active=tuple(name for name, contributes in zip(names, active, strict=True) if contributes),
+                abstained=abstains,
+                closest=None if abstains is None else model.label(predicted),
+            )
+            for predicted, base, largest, weights, score, contributions, radius, active, abstains in rows
+        ]
+
+
+def answer_features(model: Model, h: Tensor, chosen: Chosen | None = None) -> AnswerBatch:
+    """Return what a model answers to features, (N, E), with its rule and router.
+
+    Parameters
+    ----------
+    model
+        The model.
+    h
+        Features, as `model.embed` returns them.
+    chosen
+        Takes rule and names of the experts to weights that take the router's place, for each input or None.
+    """
+    rule, bank_id = model.rule_and_bank()
+    parts = model.parts_of(h, bank_id)
+    cutoff = getattr(parts.cutoffs, rule.adversary or "simplex") if parts.cutoffs else None
+    active = torch.ones_like(parts.gates, dtype=torch.bool)
+    if parts.confidences is not None and cutoff is not None:
+        active = parts.confidences > cutoff
+    names = ("pooled",) if rule.form in ("pooled", "averaged") else model.experts.names
+    parts, weights = contributing(rule, parts), rule.weights(parts)
+    for row, given in enumerate(chosen(rule, names) if chosen else ()):
+        if given is not None:
+            weights[row] = torch.tensor(given, dtype=weights.dtype)
+    certified = certify(rule, parts, weights)
+    return AnswerBatch(rule, names, parts, weights, certified.predicted, certified.radius, active, cutoff)
