@@ -21,6 +21,7 @@ import torch
 import redx
 from redx.errors import RedxError
 from redx.io.reading import read_json
+from redx.model.answers import answer_features
 from redx.models.backbones.language import FrozenLM, Pooling
 from redx.models.backbones.runtimes import PACKAGES, Runtime
 from redx.models.encoder import TextEncoder
@@ -55,7 +56,7 @@ def main() -> None:
                 seconds[name].append(time.process_time() - start)
                 continue
             h = model.base.embed(torch.cat([rows[text] for text in texts]))
-            answers[name] = [explanation.answer for explanation in model.explain_features(h)]
+            answers[name] = [one.answer for one in answer_features(model, h).explain(model)]
     print(f"{len(texts)} validation queries, {torch.get_num_threads()} thread(s)")
     for name in runtimes[1:]:
         equal = sum(a == b for a, b in zip(answers[name], answers["torch"], strict=True)) / len(texts)
