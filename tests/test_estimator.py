@@ -15,15 +15,19 @@ import numpy as np
 import pytest
 import sklearn
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_iris, make_blobs
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import redx
+from helpers.own_encoder import draw_images, own_encoder
 from redx import RedClassifier, RedxError
 from redx.composition import certificate, evaluation, rules
 from redx.models.expert import Expert
+from redx.models.router import NetworkRouter
 
 SKLEARN = tuple(map(int, sklearn.__version__.split(".")[:2]))
 QUICK: dict[str, Any] = {"epochs": 40, "hidden": 16, "rank": 4, "random_state": 0}
@@ -357,3 +361,38 @@ def test_a_risk_that_the_data_do_not_support_is_refused() -> None:
         RedClassifier(**QUICK, risk=7).fit(X, y)
     with pytest.raises(ValueError, match='fit with experts="risk"'):
         RedClassifier(**QUICK, experts="plain").fit(X, y).calibrate(risk=0.1)
+
+
+def test_a_module_as_backbone(tmp_path: Path) -> None:
+    held, test = draw_images(400, 2), draw_images(200, 3)
+    X, new = held.x.double().numpy(), test.x.numpy()
+    encoder = own_encoder()
+    classifier = RedClassifier(**QUICK, backbone=encoder).fit(X, held.y, domains=held.domains)
+    assert classifier.score(new, test.y) > 0.6
+    assert classifier.certified_radius(new).shape == (200,)
+    again: Any = clone(classifier)
+    assert np.array_equal(again.fit(X, held.y, domains=held.domains).predict(new), classifier.predict(new))
+    joblib.dump(classifier, tmp_path / "classifier.joblib")
+    assert np.array_equal(joblib.load(tmp_path / "classifier.joblib").predict(new), classifier.predict(new))
+    function = RedClassifier(**QUICK, backbone=lambda batch: encoder(torch.from_numpy(batch).float()))
+    assert np.array_equal(function.fit(X, held.y, domains=held.domains).predict(new), classifier.predict(new))
+    classifier.remove_expert("cars")
+    classifier.add_expert(X[:100], ["bus", "van"] * 50, domain="cars")
+    with pytest.raises(ValueError, match="fails on a batch"):
+        classifier.predict(new[:, :, :2])
+    classifier.backbone = own_encoder(width=5)
+    with pytest.raises(ValueError, match="returns 5 features an example, and the model was made with 12"):
+        classifier.predict(new)
+
+
+def test_a_registered_router_and_rule() -> None:
+    held = draw_images(300, 2)
+    X = held.x.flatten(1).numpy()
+    redx.ROUTERS.register("small", lambda inputs, experts, config: NetworkRouter(inputs, experts, "mlp", 4))
+    redx.RULES.register("even", lambda parts: torch.full_like(parts.gates, 0.25))
+    try:
+        classifier = RedClassifier(**QUICK, router="small", rule="even").fit(X, held.y, domains=held.domains)
+        assert len(classifier.predict(X)) == 300
+    finally:
+        redx.ROUTERS.unregister("small")
+        redx.RULES.unregister("even")

@@ -132,10 +132,24 @@ def test_the_documents_hold_commands() -> None:
     assert len(COMMANDS) >= 6
 
 
+def test_the_fifteen_lines_of_the_readme_keep_their_promise() -> None:
+    block = fenced_blocks(ROOT / "README.md", "python")[0]
+    assert len([line for line in block.splitlines() if line.strip()]) <= 15
+    found: dict[str, Any] = {}
+    exec(block, found)
+    model, x, y = found["model"], found["x"], found["y"]
+    parts = model.parts(x[1500:])
+    known = redx.Parts(parts.base, parts.residuals, parts.gates, y[1500:].long(), confidences=parts.confidences)
+    figures = model.control.report(known)["after"]
+    assert figures["clean"] > figures["base"] + 0.01
+    assert figures["harm"] <= 0.01 + 0.01
+    assert [one.answer for one in model.explain(x[1500:1505])] == model.predict(x[1500:1505])
+
+
 @pytest.mark.slow
 def test_python_in_the_readme_runs(toy: redx.Run, tmp_path: Path) -> None:
     shutil.copytree(toy.folder, tmp_path / "runs" / "toy")
-    (block,) = fenced_blocks(ROOT / "README.md", "python")
+    _, block = fenced_blocks(ROOT / "README.md", "python")
     shorter = block.replace('redx.run("toy", preset="quick")', 'redx.load("runs/toy")')
     assert shorter != block
     subprocess.run([sys.executable, "-c", shorter], check=True, cwd=tmp_path, timeout=600)

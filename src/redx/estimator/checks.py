@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +16,18 @@ from redx.data.clusters import cluster_domains
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError
 from redx.models.backbones.language import load_lower_half
+from redx.models.encoder import read_backbone
+from redx.models.router import KEYS, ROUTERS
 from redx.seeding import generator
 
 if TYPE_CHECKING:
     from redx.estimator.classifier import RedClassifier
 
-CHOICES = {
-    "rule": tuple(RULES),
-    "experts": ("risk", "anchored", "plain"),
-    "anchor": ("margin", "truth", "size"),
-    "router": ("keys", "mlp", "linear"),
+CHOICES: dict[str, Callable[[], Iterable[str]]] = {  # looked up when they are needed, since plugins may add some
+    "rule": lambda: RULES,
+    "experts": lambda: ("risk", "anchored", "plain"),
+    "anchor": lambda: ("margin", "truth", "size"),
+    "router": lambda: (KEYS, *ROUTERS),
 }
 
 
@@ -35,9 +37,10 @@ class InvalidInput(RedxError, ValueError):
 
 def check_choices(estimator: RedClassifier) -> None:
     """Refuse a parameter that is none of the known words."""
-    for name, known in CHOICES.items():
-        if getattr(estimator, name) not in known:
-            raise InvalidInput(f"{name}={getattr(estimator, name)!r} is not known; choose one of {', '.join(known)}.")
+    for name, find in CHOICES.items():
+        value, known = getattr(estimator, name), find()
+        if not isinstance(value, str) or value not in known:
+            raise InvalidInput(f"{name}={value!r} is not known; choose one of {', '.join(known)}.")
 
 
 def check_parameters(estimator: RedClassifier) -> None:
@@ -71,18 +74,29 @@ def read_features(estimator: RedClassifier, X: Any, y: Any = None, reset: bool =
         if y is None and not reset:
             return check(estimator, X, dtype=np.float64, reset=False), None
         return check(estimator, X, y, dtype=np.float64, reset=reset)
+    if y is None and reset:
+        raise InvalidInput("This RedClassifier estimator requires y to be passed, but the target y is None.")
+    if not isinstance(estimator.backbone, str):
+        width = None if reset else len(estimator._state.mean)
+        try:
+            features = read_backbone(estimator.backbone, X, width).double().numpy()
+        except RedxError as error:
+            raise InvalidInput(str(error)) from error
+        return features, None if y is None else _read_labels(features, y)
     texts = [] if isinstance(X, str) else [text for text in X if isinstance(text, str)]
     if isinstance(X, str) or not texts or len(texts) < len(X):
         raise InvalidInput("With a backbone, X is a sequence of texts, such as ['What is 37 plus 12?']; give such.")
-    if y is None and reset:
-        raise InvalidInput("This RedClassifier estimator requires y to be passed, but the target y is None.")
     if y is not None:
-        check_consistent_length(texts, y)
-        y = column_or_1d(y, warn=True)
+        y = _read_labels(texts, y)
     language_model = load_lower_half(estimator.backbone)
     if reset:
         language_model.prepare(texts)  # cached, for a search over parameters reads them again and again
     return language_model.read(texts).double().numpy(), y
+
+
+def _read_labels(examples: Any, y: Any) -> np.ndarray:
+    check_consistent_length(examples, y)
+    return column_or_1d(y, warn=True)
 
 
 def split_examples(

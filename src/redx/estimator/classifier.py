@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -27,22 +29,27 @@ from redx.estimator.checks import (
     expert_index,
     read_features,
     split_examples,
+    to_label_values,
 )
-from redx.estimator.experts import ExpertMethods
-from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_tensors
+from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_double_precision, to_tensors
+from redx.io.files import natural_order
+from redx.model.model import Backbone
 from redx.models.backbones import hub
+from redx.models.classes import check_new_classes, extend_base
+from redx.models.encoder import mark_backbone
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.seeding import generator
 from redx.training.banks import train_pooled
 from redx.training.base import train_feature_base
-from redx.training.datasets import expert_datasets
+from redx.training.datasets import ExpertData, expert_data, expert_datasets
+from redx.training.experts import train_experts
 from redx.training.router import train_router
 
 ROWS = 8192  # examples that are predicted at once
 
 
-class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
+class RedClassifier(ClassifierMixin, BaseEstimator):
     """A base, one expert per domain, each trained alone, and a rule that puts them together.
 
     Parameters
@@ -78,7 +85,8 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
     epochs
         Passes over the data in each stage; None: enough for the number of examples.
     backbone
-        A frozen language model, a name or a folder; X is then a sequence of texts.
+        What turns examples into features, frozen: the name or folder of a language model, and X is then a sequence of
+        texts; or any `nn.Module` or function from a batch to features, (N, D), and X is what it reads.
     random_state
         An int makes the result repeatable.
 
@@ -117,7 +125,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         hidden: int = 64,
         rank: int = 16,
         epochs: int | None = None,
-        backbone: str | None = None,
+        backbone: Backbone = None,
         random_state: Any = None,
     ) -> None:
         self.rule = rule
@@ -137,7 +145,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.string = self.backbone is not None
+        tags.input_tags.string = isinstance(self.backbone, str)
         tags.input_tags.two_d_array = self.backbone is None
         return tags
 
@@ -149,7 +157,7 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X
-            Features of shape (N, F), or with a backbone a sequence of texts.
+            Features of shape (N, F), or with a backbone what it reads, such as a sequence of texts.
         y
             Labels of shape (N,).
         domains
@@ -187,8 +195,10 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
         train, rest = every.only(torch.from_numpy(~held)), every.only(torch.from_numpy(held))
         names = tuple(map(str, self.classes_))
         fingerprint = fingerprint_base(base, config, names, (features.shape[1],))
-        if self.backbone is not None:
+        if isinstance(self.backbone, str):
             fingerprint["backbone"] = hub.hash_model(hub.model_folder(self.backbone))
+        elif self.backbone is not None:
+            fingerprint["backbone"] = mark_backbone(self.backbone)
         anchors = every.only(torch.from_numpy(shared))
         state = FittedState(config, base, anchors, rest, names, self.domains_, fingerprint, seed, mean, scale)
         self._state = state
@@ -227,6 +237,95 @@ class RedClassifier(ExpertMethods, ClassifierMixin, BaseEstimator):
             calibration = self.model_.calibrate(X, labels, risk=risk, confidence=confidence)
         self.risk_ = calibration.risk
         return self
+
+    # --- experts
+
+    def _train_experts(self, datasets: Sequence[ExpertData], new: Sequence[str] = ()) -> list[Expert]:
+        """Train experts that bring these new classes."""
+        state = self._state
+        seed, base, classes = state.seed, extend_base(state.base, len(new)), (*state.classes, *new)
+        return train_experts(state.config, datasets, base, seed, 1.0, classes, state.fingerprint)
+
+    def add_expert(self, X: Any, y: Any = None, domain: Any = None, new_classes: bool = False) -> str:
+        """Add an expert and return its name.
+
+        Parameters
+        ----------
+        X
+            Examples of a new domain, on which an expert is trained alone; or without `y` the folder of an expert.
+        y
+            Labels of these examples; without `new_classes` they must be classes that the classifier was fitted with.
+        domain
+            The name of the new domain.
+        new_classes
+            Accept other labels: the expert brings them as classes of its own, and `classes_` grows.
+        """
+        check_is_fitted(self, "model_")
+        if y is None:
+            if not isinstance(X, str | Path | Expert):
+                raise InvalidInput("Give the examples, labels and name of a domain, or the folder of an expert.")
+            expert = X if isinstance(X, Expert) else Expert.load(X)
+            self._check_gate(expert.name)
+            if self._state.config.has_ownership:
+                expert.ownership(self._state.config.ownership, self.model_.base)  # refused where it brings none
+        else:
+            expert = self._train_one_expert(X, y, domain, new_classes)
+        to_label_values(self._fitted_classes, expert.new_classes)  # refused before anything changes
+        name = self.model_.experts.add(expert)
+        self.model_.experts.apply(to_double_precision)
+        self._set_classes()
+        return name
+
+    def remove_expert(self, name: Any) -> Expert:
+        """Remove an expert and return it, so that it can be added again."""
+        check_is_fitted(self, "model_")
+        removed = self.model_.experts.remove(str(name))
+        self._set_classes()
+        return removed
+
+    def _set_classes(self) -> None:
+        """Set `classes_` to the classes of `fit` and those that the experts bring, in the order of the logits."""
+        new = self.model_.experts.new_classes
+        fitted = self._fitted_classes
+        self.classes_ = np.concatenate([fitted, to_label_values(fitted, new)]) if new else fitted
+
+    def _train_one_expert(self, X: Any, y: Any, domain: Any, new_classes: bool) -> Expert:
+        if domain is None:
+            raise InvalidInput("The new domain has no name; give it as `domain`.")
+        name, state = str(domain), self._state
+        self._check_gate(name)
+        if name in self.model_.experts:
+            raise InvalidInput(f"There is an expert {name!r} already; remove it first.")
+        features, y = read_features(self, X, y)
+        fitted = self._fitted_classes
+        unknown = np.setdiff1d(y, fitted)
+        if len(unknown) and not new_classes:
+            raise InvalidInput(
+                f"The classifier was fitted without the class {unknown[0]!r}; give new_classes=True if the expert "
+                "brings it as a class of its own, or correct the label."
+            )
+        values = sorted(unknown.tolist(), key=lambda label: natural_order(str(label)))
+        new = tuple(map(str, values))
+        check_new_classes(name, new, state.classes, ())
+        number = {label: index for index, label in enumerate((*fitted.tolist(), *values))}
+        labels = torch.tensor([number[label] for label in np.asarray(y).tolist()])
+        if state.config.ownership.score == "classes" and len(labels.unique()) == len(fitted) + len(new):
+            raise InvalidInput(
+                "The domains have classes of their own here, by which an expert recognises its domain, but the new "
+                "domain has all classes; fit anew with this domain in the data."
+            )
+        domain_index = self.domains_.index(name) if name in self.domains_ else -1
+        domains = torch.full_like(labels, domain_index)
+        own = Split(state.base.embed(state.standardise(features).float()), labels, domains)
+        nothing = own.only(torch.arange(0))
+        return self._train_experts([expert_data(name, own, nothing, state.anchors, self.domains_)], new)[0]
+
+    def _check_gate(self, name: str) -> None:
+        if self._state.router is not None and name not in self.domains_:
+            raise InvalidInput(
+                f"The {self._state.config.router.shape} router has no gate for {name!r}, for its width is fixed; fit "
+                'anew with this domain in the data, or choose router="keys", with which experts can be added.'
+            )
 
     # --- prediction
 

@@ -113,8 +113,6 @@ class ModuleEncoder(Encoder):
         super().__init__()
         self.trunk = trunk
         self._frozen = (frozen,)  # in a tuple, so that it is no submodule: its weights are not ours to save
-        if isinstance(frozen, nn.Module):
-            frozen.eval().requires_grad_(False)
 
     @property
     def width(self) -> int:
@@ -122,35 +120,52 @@ class ModuleEncoder(Encoder):
 
     @property
     def mark(self) -> str:
-        (frozen,) = self._frozen
-        if not isinstance(frozen, nn.Module):
-            return FUNCTION  # a name says nothing of what it computes
-        return hash_tensors(dict(frozen.state_dict()), type(frozen).__qualname__)
+        return mark_backbone(self._frozen[0])
 
     def read(self, inputs: Any) -> Tensor:
-        """Return the features of inputs, (N, F), on the CPU; some of them go through the backbone at once."""
-        expected = self.trunk.inputs
-        features = [run_backbone(self._frozen[0], batch) for batch in _batches(inputs)]
-        widths = {one.shape[1] for one in features} | ({expected} if expected else set())
-        if not widths:
-            raise RedxError("There are no inputs; give at least one, for the backbone to read.")
-        if len(widths) > 1 and expected:
-            (given,) = widths - {expected}
-            raise RedxError(
-                f"The backbone returns {given} features an example, and the model was made with {expected}; give the "
-                "backbone that it was made with."
-            )
-        if len(widths) > 1:
-            raise RedxError(
-                f"The backbone returns {_join(widths)} features for different batches; it must return one width."
-            )
-        return torch.cat(features) if features else torch.empty(0, *widths)
+        """Return the features of inputs, (N, F), on the CPU."""
+        return read_backbone(self._frozen[0], inputs, self.trunk.inputs)
 
     def fit(self, features: Tensor) -> None:
         self.trunk.fit(features)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.trunk(x)
+
+
+def mark_backbone(frozen: Callable[[Any], Any]) -> str:
+    """Return a name for what a user's backbone computes: the hash of a module; of a function nothing is known."""
+    if not isinstance(frozen, nn.Module):
+        return FUNCTION
+    return hash_tensors(dict(frozen.state_dict()), type(frozen).__qualname__)
+
+
+def read_backbone(frozen: Callable[[Any], Any], inputs: Any, width: int | None = None) -> Tensor:
+    """Return the features of inputs, (N, F), on the CPU; a few of them go through the backbone at once.
+
+    Parameters
+    ----------
+    frozen
+        The user's backbone; a module is put into evaluation mode.
+    inputs
+        What it reads: a list, an array, a tensor, or a mapping of such.
+    width
+        The number F that is expected; None for any.
+    """
+    if isinstance(frozen, nn.Module):
+        frozen.eval().requires_grad_(False)
+    features = [run_backbone(frozen, batch) for batch in _batches(inputs)]
+    widths = {one.shape[1] for one in features} - {width}
+    if not features and width is None:
+        raise RedxError("There are no inputs; give at least one, for the backbone to read.")
+    if width is not None and widths:
+        raise RedxError(
+            f"The backbone returns {_join(widths)} features an example, and the model was made with {width}; give the "
+            "backbone that it was made with."
+        )
+    if len(widths) > 1:
+        raise RedxError(f"The backbone returns {_join(widths)} features for different batches; return one width.")
+    return torch.cat(features) if features else torch.empty(0, width or 0)
 
 
 def run_backbone(frozen: Callable[[Any], Any], inputs: Any) -> Tensor:
@@ -199,7 +214,9 @@ def run_backbone(frozen: Callable[[Any], Any], inputs: Any) -> Tensor:
 
 
 def _moved(inputs: Any, device: torch.device) -> Any:
-    """Return inputs whose tensors are on a device."""
+    """Return inputs whose arrays are tensors, and whose tensors are on a device."""
+    if isinstance(inputs, np.ndarray) and inputs.dtype.kind in "biuf":
+        inputs = torch.from_numpy(inputs.astype(np.float32) if inputs.dtype == np.float64 else inputs)
     if isinstance(inputs, Mapping):
         return {name: _moved(value, device) for name, value in inputs.items()}
     return inputs.to(device) if isinstance(inputs, Tensor) else inputs
