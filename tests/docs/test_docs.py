@@ -147,6 +147,15 @@ def test_the_fifteen_lines_of_the_readme_keep_their_promise() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("page", ["compose", "extend"])
+def test_the_guides_to_python_run_as_they_stand(page: str, tmp_path: Path) -> None:
+    blocks = fenced_blocks(ROOT / "docs" / "guide" / f"{page}.md", "python")
+    assert len(blocks) >= 3
+    command = [sys.executable, "-c", "\n".join(blocks)]
+    subprocess.run(command, check=True, cwd=tmp_path, timeout=600)
+
+
+@pytest.mark.slow
 def test_python_in_the_readme_runs(toy: redx.Run, tmp_path: Path) -> None:
     shutil.copytree(toy.folder, tmp_path / "runs" / "toy")
     _, block = fenced_blocks(ROOT / "README.md", "python")

@@ -154,7 +154,7 @@ def test_the_wrong_order(test: Examples) -> None:
 
 
 def test_routers(model: redx.Model, test: Examples) -> None:
-    assert "no router 'best'; choose one of linear, mlp" in refused(lambda: model.fit_router(test.x, [], "best"))
+    assert "no router 'best'; choose one of keys, linear, mlp" in refused(lambda: model.fit_router(test.x, [], "best"))
     assert "'mlp' is trained; give inputs" in refused(lambda: model.fit_router(router="mlp"))
     assert "60 inputs and 1 domains" in refused(lambda: model.fit_router(test.x, ["cars"], "mlp"))
     assert "no expert 'boats'" in refused(lambda: model.fit_router(test.x, ["boats"] * 60, "mlp"))

@@ -42,7 +42,7 @@ from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.library import ExpertLibrary, order_domains
 from redx.models.ownership import own_class_score
-from redx.models.router import KEYS, ROUTERS, TRAINED, KeyRouter, Router, TrainedRouter, check_routing
+from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_router, check_routing
 from redx.training.base import fit_encoder, seed_everything
 from redx.training.datasets import ExpertData
 from redx.training.experts import train_experts
@@ -398,7 +398,8 @@ class Model(nn.Module):
                 update={"router": self.config.router.model_copy(update={"shape": KEYS})}
             )
             return self
-        ROUTERS[router]  # refused before the inputs are read
+        config = self.config.router.model_copy(update={"shape": router})
+        check_router(config)
         if x is None or domains is None:
             raise RedxError(f"The router {router!r} is trained; give inputs and the name of each one's expert.")
         names, owners = self.experts.names, [str(domain) for domain in _plain(domains)]
@@ -409,7 +410,7 @@ class Model(nn.Module):
             Split(self._features(x), torch.zeros(len(owners), dtype=torch.long), _indices(owners, names))
         )
         training = self.config.router.training if self._chosen else default_training(len(owners))
-        config = self.config.router.model_copy(update={"shape": router, "training": training})
+        config = config.model_copy(update={"training": training})
         network = train_router(config, names, split, split, self.seed, self.config.device)
         self.config = self.config.model_copy(update={"router": config})
         self.router, self.routing = TrainedRouter(network, names), TRAINED

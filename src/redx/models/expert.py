@@ -138,8 +138,9 @@ class Expert:
         """Return its ownership score."""
         return self._once("ownership", lambda: self._build_ownership(config, base))
 
-    def save(self, folder: Path) -> None:
-        """Write it to a folder of its own."""
+    def save(self, folder: str | Path) -> None:
+        """Write it to a folder of its own, which `Model.add_expert` reads."""
+        folder = Path(folder)
         write_tensors(folder / "expert.safetensors", self.tensors())
         write_json(folder / "expert.json", self.info)
 

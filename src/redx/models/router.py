@@ -124,6 +124,12 @@ ROUTERS.register("linear", _build_network)
 ROUTERS.register("mlp", _build_network)
 
 
+def check_router(config: RouterConfig) -> None:
+    """Refuse the name of a router that does not exist."""
+    if config.is_trained and config.shape not in ROUTERS:
+        raise RedxError(f"There is no router {config.shape!r}; choose one of {', '.join((KEYS, *ROUTERS))}.")
+
+
 def build_router(inputs: int, experts: int, config: RouterConfig) -> nn.Module:
     """Return the untrained router that the settings name."""
     return ROUTERS[config.shape](inputs, experts, config)

@@ -15,6 +15,7 @@ from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.models.backbones.hub import CHOICE
 from redx.models.encoder import FEATURES
+from redx.models.router import check_router
 from redx.runs.options import OPTIONS, apply_assignment, find_keyword, get_setting, leaf_settings, set_setting
 from redx.tasks import Task, get_preset, get_task
 
@@ -64,7 +65,9 @@ def configure(task: str, preset: str = "default", assignments: Sequence[str] = (
     for kind in settings["noise"] if isinstance(settings["noise"], (list, tuple)) else ():
         get_noise(kind)  # a plugin may bring it
     try:
-        return RunConfig.model_validate(settings)
+        config = RunConfig.model_validate(settings)
+        check_router(config.router)
+        return config
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
