@@ -24,6 +24,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setenv("REDX_CACHE", str(tmp_path / "redx"))
         monkeypatch.chdir(tmp_path)
         yield server
 
@@ -40,15 +41,15 @@ def test_a_model_goes_to_the_hub_and_comes_back(model: redx.Model, hub: Hub, tmp
     assert hub.private["me/digits"]
     assert {"README.md", "config.json", "model.json", "base.safetensors", "risk.json"} <= set(files)
     assert "experts/cars/expert.safetensors" in files
-    assert "examples.safetensors" not in files  # nobody's examples leave the machine unless asked
+    assert not {"shared.safetensors", "calibration.safetensors"} & set(files)  # no examples leave unless asked
     assert "library_name: redx" in files["README.md"].decode()
     again = redx.Model.from_pretrained("me/digits", backbone=own_encoder())
     x = draw_images(50, 4).x
     assert torch.equal(again(x), model(x))
     with pytest.raises(RedxError, match="made with another backbone"):
         redx.Model.from_pretrained("me/digits", backbone=own_encoder(seed=1))
-    model.push_to_hub("me/digits", token=TOKEN, calibration=True)  # again, with the examples
-    assert "examples.safetensors" in files
+    model.push_to_hub("me/digits", token=TOKEN, calibration=True)  # again, with examples
+    assert "calibration.safetensors" in files
 
 
 def test_an_expert_is_added_by_its_name_on_the_hub(model: redx.Model, hub: Hub, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ def test_an_expert_is_added_by_its_name_on_the_hub(model: redx.Model, hub: Hub, 
         assert model.add_expert("owner/cars") == "cars"
         assert torch.equal(model.experts["cars"].tensors()["ownership.down"], removed.tensors()["ownership.down"])
         assert len(model.predict(x)) == 50
-        assert not list((tmp_path / "cache").rglob("malware.py"))  # only files that hold no code are fetched
+        assert not list(tmp_path.rglob("malware.py"))  # only files that hold no code are fetched
     finally:
         if "cars" not in model.experts:
             model.add_expert(removed)

@@ -16,6 +16,7 @@ FOLDERS = {  # by kind
     "mnist": "mnist",
     "intents": "clinc150",
     "backbone": "backbones",
+    "hub": "hub",
     "features": "features",
     "embeddings": "embeddings",
     "texts": "texts",

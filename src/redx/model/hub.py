@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from redx.errors import RedxError
+from redx.io.cache import cache_folder
 from redx.io.reading import exists
 
 PATTERNS = ["*.json", "*.safetensors", "README.md"]  # files that are taken from the hub: none that can hold code
@@ -43,7 +46,21 @@ def fetch_folder(name: str | Path, file: str, revision: str | None = None) -> Pa
         ) from error
     if not exists(copy / file):
         raise RedxError(f"The repository {name} holds no {file}, so it is nothing that redx wrote; check the name.")
-    return copy
+    return _without_links(copy, cache_folder() / "hub" / str(name).replace("/", "--") / copy.name)
+
+
+def _without_links(snapshot: Path, folder: Path) -> Path:
+    """Return a copy of a snapshot, whose files are links into a cache, as files; one copy of each revision is kept."""
+    if not exists(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=folder.parent) as scratch:
+            shutil.copytree(snapshot, Path(scratch) / "copy")
+            try:
+                (Path(scratch) / "copy").rename(folder)
+            except OSError:
+                if not exists(folder):  # otherwise another process was faster
+                    raise
+    return folder
 
 
 def first_line(error: BaseException) -> str:
