@@ -16,11 +16,11 @@ FOLDERS = {  # by kind
     "mnist": "mnist",
     "intents": "clinc150",
     "backbone": "backbones",
-    "hub": "hub",
     "features": "features",
     "embeddings": "embeddings",
     "texts": "texts",
     "checksums": "checksums",
+    "hub": "hub",
 }
 WHOLE = ("mnist", "intents", "embeddings", "texts", "checksums")  # kinds that are listed as one entry
 
