@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from redx.errors import RedxError
-from redx.io.atomic import atomic_path, write_bytes
+from redx.io.files import atomic_path, write_bytes
 
 
 def test_the_old_content_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:

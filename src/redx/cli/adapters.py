@@ -144,7 +144,7 @@ def generate(
     Example: `redx generate runs/adapters "def add(a, b):" --max-new-tokens 20`
     """
     from redx.adapters.composed import ComposedLM
-    from redx.cli.values import read_weights
+    from redx.cli.common import read_weights
     from redx.errors import RedxError
     from redx.io.terminal import printable
 

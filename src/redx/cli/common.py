@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from redx.config import RunConfig, StrictConfig
+from redx.errors import RedxError
 from redx.io.terminal import printable
 
 
@@ -119,3 +121,36 @@ def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
 def _title(summary: dict[str, Any]) -> str:
     seeds = ", ".join(map(str, summary["seeds"]))
     return f"{summary['task']}, seed{'s' * (len(summary['seeds']) > 1)} {seeds}: accuracy on the test split"
+
+
+# --- values that are written NAME=VALUE
+
+
+def read_weights(words: list[str]) -> dict[str, float]:
+    """Return weights by name from words such as `python=0.5`."""
+    weights = {}
+    for name, value in _pairs(words, "--weight"):
+        try:
+            weights[name] = float(value)
+        except ValueError as error:
+            raise RedxError(f"--weight {name}={value} has no number after the sign; give one such as 0.5.") from error
+        if not math.isfinite(weights[name]):
+            raise RedxError(f"--weight {name}={value} is NaN or infinite; give a number between 0 and 1.")
+    return weights
+
+
+def read_folders(words: list[str]) -> dict[str, Path]:
+    """Return folders by name from words such as `python=my-lora`."""
+    return {name: Path(value) for name, value in _pairs(words, "--adapter")}
+
+
+def _pairs(words: list[str], flag: str) -> list[tuple[str, str]]:
+    pairs = []
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not (name and sign and value):
+            raise RedxError(f"{flag} {word!r} is not NAME=VALUE; write both, with the sign between them.")
+        if name in dict(pairs):
+            raise RedxError(f"{flag} names {name!r} twice; give every name once.")
+        pairs.append((name, value))
+    return pairs

@@ -43,7 +43,7 @@ def run_adapters(
     from redx.adapters.report import describe_gains, verdict
     from redx.adapters.settings import AdaptersConfig, get_preset
     from redx.adapters.summary import table
-    from redx.cli.values import read_folders
+    from redx.cli.common import read_folders
     from redx.errors import RedxError
 
     folders = read_folders(adapter or [])

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from redx.errors import RedxError
 from redx.io.array_files import map_array
-from redx.io.atomic import atomic_path
 from redx.io.cache import cache_folder
+from redx.io.files import atomic_path
 from redx.io.hashing import CHECKSUMS, ChangedFile, check_checksums, write_checksums
 from redx.io.reading import exists, read_json
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redx.errors import RedxError
-from redx.io.atomic import write_bytes
 from redx.io.cache import cache_folder
+from redx.io.files import write_bytes
 from redx.io.reading import TENSOR_BYTES, exists, open_file, read_json
 
 if TYPE_CHECKING:
