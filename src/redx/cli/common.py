@@ -78,19 +78,21 @@ def show_main_rules(summary: dict[str, Any]) -> None:
 
 def show_brief(summary: dict[str, Any]) -> None:
     """Print six figures: base, RED and the mixture of experts, both also under any router, and all data pooled."""
+    from redx.composition.rules import RULES
+
     rules = summary["rules"]
-    figures = {
-        "base alone": ("base", "clean"),
-        "RED": ("red", "clean"),
-        "RED, under the worst router": ("red", "worst"),
-        "mixture of experts": ("moe", "clean"),
-        "mixture of experts, under the worst router": ("moe", "worst"),
-        "one head on all data pooled": ("global", "clean"),
-    }
     rows = []
-    for words, (name, kind) in figures.items():
+    for name, certified in (
+        ("base", False),
+        ("red", False),
+        ("red", True),
+        ("moe", False),
+        ("moe", True),
+        ("global", False),
+    ):
         entry = rules.get(name, {})
-        value = entry.get("accuracy", {}).get("mean") if kind == "clean" else entry.get("certified", {}).get("1")
+        value = entry.get("certified", {}).get("1") if certified else entry.get("accuracy", {}).get("mean")
+        words = RULES[name].phrase + (", under the worst router" if certified else "")
         rows.append([words, "—" if value is None else f"{value:.4f}"])
     show_table(["", "accuracy"], rows, _title(summary))
 

@@ -276,6 +276,22 @@ def harm_figures(rule: Rule | str, record: Record) -> dict[str, float]:
     return _count_harm(get_rule(rule), in_pieces(record), [lambda parts: parts])[0].figures()
 
 
+def harm_outcomes(rule: Rule, parts: Parts) -> Tensor:
+    """Return what happens to every example, (N, 4): base right, rule right, right under every router, harmed.
+
+    Parameters
+    ----------
+    rule
+        The rule that composes base and experts.
+    parts
+        The record of N examples with known labels; where it has cut-offs, they apply.
+    """
+    certified, labels = certify(rule, parts), parts.true_labels()
+    right = certified.predicted == labels
+    base = predicted_classes(parts.base) == labels
+    return torch.stack([base, right, right & (certified.radius >= 1), worst_harm(parts, certified)], -1)
+
+
 class _HarmCounts:
     """What the worst router costs under one rule, counted piece by piece."""
 
@@ -290,11 +306,7 @@ class _HarmCounts:
         self.unknown += len(piece) - len(parts)
         if not len(parts):
             return
-        certified, labels = certify(rule, parts), parts.true_labels()
-        right = certified.predicted == labels
-        base = predicted_classes(parts.base) == labels
-        certain = right & (certified.radius >= 1)
-        self.outcomes.append(torch.stack([base, right, certain, worst_harm(parts, certified)], -1))
+        self.outcomes.append(harm_outcomes(rule, parts))
         self.groups.append(parts.groups)
 
     @property

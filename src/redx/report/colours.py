@@ -13,7 +13,10 @@ SHADES = {  # figures of RED itself, in shades of its colour
     "worst router": "#f0a272",
     "sum, no router": RULES["sum"].colour,
 }
-OTHERS = ("#d55e00", "#1279b8", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8e6bbf", "#b5a400", "#b07a4a")
+_ORDER = ("red", "moe", "global", "oracle", "sum", "uniform", "average", "fixed", "red-oracle")
+OTHERS = tuple(
+    colour for name in _ORDER if (colour := RULES[name].colour)
+)  # of lines that stand for no rule, in this order
 NEUTRAL = "#7d8590"  # of bars that stand for no rule
 
 

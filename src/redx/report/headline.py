@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from redx.report.colours import label_of
 from redx.report.document import RunFigures, Summary, Tile
+from redx.report.words import capital, name_of
 
 
 def one_sentence(rules: Summary) -> str:
@@ -16,7 +18,7 @@ def one_sentence(rules: Summary) -> str:
     name = next((name for name in ("red", "moe") if name in rules), None)
     if name is None or "base" not in rules:
         return "This run has neither `red` nor `moe` beside a base, so there is nothing to compare."
-    label = "RED" if name == "red" else "The mixture of experts"
+    label = capital(name_of(name))
     clean, base = rules[name]["accuracy"]["mean"], rules["base"]["accuracy"]["mean"]
     others = [f"base {base:.4f}"]
     if "global" in rules:
@@ -83,12 +85,12 @@ def _figure(value: float | None) -> str:
 
 
 def _beside(base: float | None, pooled: float | None) -> str:
-    pairs = {"base": base, "pooled": pooled}
+    pairs = {label_of("base"): base, label_of("global"): pooled}
     return ", ".join(f"{name} {_figure(value)}" for name, value in pairs.items() if value is not None)
 
 
 def _against(run: RunFigures, kind: str) -> str:
     """Return the same figure of the mixture of experts, which has no base to fall back on, and the base."""
     value = getattr(run, kind)("moe") if run.main == "red" else None
-    pairs = {"base": run.accuracy("base"), "MoE": value}
+    pairs = {label_of("base"): run.accuracy("base"), label_of("moe"): value}
     return ", ".join(f"{name} {_figure(number)}" for name, number in pairs.items() if number is not None)

@@ -10,7 +10,6 @@ from redx.report.words import capital, chance, joined, name_of, outcome, signed
 
 QUESTION = "Does the residual expert structure outperform a global model, uniform ensembles and gating?"
 RULES = ("red", "base", "global", "uniform", "moe", "oracle", "red-oracle", "sum", "fixed")
-KNOW_DOMAIN = ("oracle", "red-oracle")
 RIVALS = ("base", "uniform", "moe", "global")  # that the answer names; others need the true domain, or are variants
 
 
@@ -63,7 +62,7 @@ def _panels(run: RunFigures, names: list[str]) -> tuple[Panel, ...]:
         Line(name, (value["mean"],), (row,), low=(value["low"],), high=(value["high"],))
         for row, (name, value) in enumerate(zip(names, values, strict=True))
     )
-    fair = [name for name in names if name not in KNOW_DOMAIN]
+    fair = [name for name in names if not rules.get_rule(name.partition("/")[0]).knows_domain]
     title = f"{label_of(run.main or '')} is number {fair.index(run.main or '') + 1} of {len(fair)} rules"
     if len(fair) < len(names):
         title += " that do not know the true domain"

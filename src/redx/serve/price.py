@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.composition.evaluation import certify, worst_harm
 from redx.composition.parts import Parts, predicted_classes
-from redx.composition.risk import RiskControl
+from redx.composition.risk import RiskControl, harm_outcomes
 from redx.composition.rules import Rule
 from redx.errors import RedxError
 
@@ -122,7 +121,4 @@ class _StepCounts:
 def _figures(rule: Rule, parts: Parts, active: Tensor) -> Tensor:
     """Return which examples are right, right under any router, and harmed, where only these experts contribute."""
     shown = replace(parts, residuals=parts.residuals * active[..., None], cutoffs=None)
-    certified = certify(rule, shown)
-    right = certified.predicted == parts.true_labels()
-    worst = right & (certified.radius >= 1)
-    return torch.stack([right, worst, worst_harm(shown, certified)], -1).double()  # (N, 3)
+    return harm_outcomes(rule, shown)[:, 1:].double()  # (N, 3)

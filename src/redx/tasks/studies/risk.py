@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.composition.evaluation import Banks, certify, predict, worst_harm
+from redx.composition.evaluation import Banks, predict
 from redx.composition.parts import Parts
-from redx.composition.risk import harm_thresholds, risk_cutoff, smallest_risk
+from redx.composition.risk import harm_figures, harm_thresholds, risk_cutoff, smallest_risk
 from redx.composition.rules import get_rule
 from redx.config import RunConfig
 from redx.model.model import Model
@@ -19,7 +19,7 @@ from redx.seeding import generator
 
 RISKS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 DIVISIONS = 200  # random divisions of calibration and test examples
-RED, SUM = get_rule("red"), get_rule("sum")
+RED = get_rule("red")
 Curve = dict[str, dict[str, float]]  # figures by risk
 
 
@@ -72,13 +72,12 @@ def risk_curve(models: dict[int, Model], records: dict[int, Parts]) -> Curve:
         by_seed: dict[str, list[float]] = {}
         for seed, record in records.items():
             cut = replace(record, cutoffs=calibrations[seed].at(risk).cutoffs)
-            certified = certify(RED, cut)
-            right = certified.predicted == cut.true_labels()
+            priced = harm_figures(RED, cut)
             figures = {
-                "clean": float(right.double().mean()),
+                "clean": priced["clean"],
                 "sum": _accuracy("sum", cut),
-                "worst router": float((right & (certified.radius >= 1)).double().mean()),
-                "harm": float(worst_harm(cut, certified).double().mean()),
+                "worst router": priced["worst"],
+                "harm": priced["harm"],
                 "mean harm": mean_harm(calibrations[seed].thresholds["simplex"], harm_thresholds(RED, record), risk),
             }
             for name, value in figures.items():
