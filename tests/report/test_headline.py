@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from helpers.reports import make_config
+from redx.cli.common import show_brief
+from redx.composition.rules import RULES
 from redx.report.document import RunFigures
 from redx.report.headline import four_figures, one_sentence
 
@@ -22,6 +24,15 @@ def test_the_verdict_states_a_loss_as_it_states_a_gain(worst: float, words: str)
     assert words in told
     assert "RED answers 0.7500" in told
     assert "base 0.8000, all data pooled 0.7550" in told
+
+
+def test_the_words_of_a_rule_are_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(RULES["moe"], "phrase", "the committee", raising=False)
+    rules = {"base": entry(0.8, certified={"1": 0.8}), "moe": entry(0.75, certified={"1": 0.1})}
+    assert one_sentence(rules).startswith("The committee answers 0.7500")
+    show_brief({"task": "toy", "seeds": [0], "rules": rules})
+    out = capsys.readouterr().out
+    assert "the committee, under the worst router" in out
 
 
 @pytest.mark.parametrize(

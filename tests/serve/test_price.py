@@ -9,7 +9,7 @@ import torch
 
 from redx.composition.evaluation import certify, worst_harm
 from redx.composition.parts import Parts
-from redx.composition.risk import RiskControl
+from redx.composition.risk import RiskControl, harm_figures
 from redx.composition.rules import get_rule
 from redx.serve.price import price_of_safety
 
@@ -56,6 +56,8 @@ def test_every_risk_leads_to_the_figures_of_its_cutoff(rule: str, confidence: fl
         assert row["cutoff"] == (cutoff if abs(cutoff) != float("inf") else None)
         expected = figures_at(rule, test, at)
         assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-12)
+        told = harm_figures(rule, replace(test, cutoffs=at.cutoffs))  # what the study of risk reports
+        assert {name: row[name] for name in expected} == pytest.approx({name: told[name] for name in expected})
 
 
 def test_without_any_risk_the_base_answers() -> None:
