@@ -87,7 +87,7 @@ def count_experts(data_dir: Path) -> None:
                     for text, label in zip(unpack_texts(split.inputs), split.labels.tolist(), strict=True):
                         row = {"text": text, "label": data.classes[label], "group": f"g{group[label]}", "split": name}
                         lines.write(json.dumps(row) + "\n")
-            settings = ['ownership.score="classes"', 'noise=["swap"]', "levels=[1.0]", "epsilons=[1.0]", "threads=1"]
+            settings = ['ownership.kind="classes"', 'noise=["swap"]', "levels=[1.0]", "epsilons=[1.0]", "threads=1"]
             changes: dict[str, Any] = {
                 "file": str(file),
                 "domain": "group",

@@ -31,9 +31,6 @@ class QuestionsConfig(StrictConfig):
 
     file: str | None = Field(default=None, description="JSONL file with the questions, instead of generated ones")
     total: Count = Field(default=25_000, ge=100, description="questions to generate for all splits, with repetitions")
-    split: Literal["disjoint", "random"] = Field(
-        default="disjoint", description="no question in two splits in any wording, or rows split at random"
-    )
     operators: int = Field(default=2, ge=1, le=8, description="largest number of operators in a mixed question")
     operations: tuple[Literal["add", "sub", "mul", "div"], ...] = Field(
         default=("add", "sub"), min_length=2, description="operation with an expert of its own, repeatable"
@@ -127,7 +124,7 @@ class BaseConfig(StrictConfig):
 class OwnershipConfig(StrictConfig):
     """Settings of the ownership scores of the experts, and of the calibration set."""
 
-    score: Literal["classes", "binary"] = Field(
+    kind: Literal["classes", "binary"] = Field(
         default="classes",
         description="own classes against the others, or (where domains share classes) own domain or not",
     )
@@ -256,6 +253,9 @@ class RunConfig(ModelConfig):
     data_dir: str | None = Field(default=None, description="local folder with the data files, instead of the cache")
     limit: int | None = Field(default=None, ge=100, le=2**31, description="most training examples to use, for trials")
     shots: int | None = Field(default=None, ge=1, le=2**31, description="training examples a label, drawn by the seed")
+    split: Literal["disjoint", "random"] = Field(
+        default="disjoint", description="no question in two splits in any wording, or rows split at random"
+    )
     questions: QuestionsConfig = QuestionsConfig()
     table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
     integrate: bool = Field(

@@ -120,7 +120,7 @@ def test_domains_that_share_labels(test: Examples) -> None:
     for name in ("left", "right"):
         model.add_expert(name, test.x[:90].flatten(1), test.y[:90])
     assert model.info.domains == ("left", "right")
-    assert model.config.ownership.score == "binary"
+    assert model.config.ownership.kind == "binary"
     model.calibrate(test.x.flatten(1), test.y)
     assert len(model.predict(test.x.flatten(1))) == 300
 

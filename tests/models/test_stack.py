@@ -55,14 +55,14 @@ def make_expert(name: str, config: BankConfig, base: Base, seed: int, score: str
     return Expert({"domain": name}, tensors | {f"ownership.{key}": value for key, value in scorer.items()})
 
 
-OWNERSHIP = OwnershipConfig(score="classes", bank=SHAPES["lowrank"])
-TRAINED = OwnershipConfig(score="binary", bank=BankConfig(shape="mlp", hidden=8, depth=1))
+OWNERSHIP = OwnershipConfig(kind="classes", bank=SHAPES["lowrank"])
+TRAINED = OwnershipConfig(kind="binary", bank=BankConfig(shape="mlp", hidden=8, depth=1))
 
 
 def make_library(count: int, config: BankConfig, ownership: OwnershipConfig = TRAINED) -> ExpertLibrary:
     base = make_base()
     names = [f"expert {index}" for index in range(count)]
-    experts = {name: make_expert(name, config, base, index, ownership.score) for index, name in enumerate(names)}
+    experts = {name: make_expert(name, config, base, index, ownership.kind) for index, name in enumerate(names)}
     risk = config.model_copy(update={"controlled": True, "experts_of": PLAIN})
     return ExpertLibrary(experts, base, {PLAIN: config, BankId("residual", "risk"): risk}, ownership)
 

@@ -94,7 +94,7 @@ def test_options_have_the_same_names_in_python_as_on_the_command_line() -> None:
     table = configure("jsonl", **names).table
     assert table is not None
     assert (table.file, table.text, table.label, table.domain, table.split, table.clusters) == tuple(names.values())
-    assert configure("jsonl", split="random").questions.split == "random"
+    assert configure("jsonl", split="random").split == "random"
     assert configure("addition", data=Path("q.jsonl")).questions.file == "q.jsonl"
     changed = configure("mnist", router="linear", batch_size=7, max_epochs_base=3)
     assert (changed.router.shape, changed.router.training.batch, changed.base.training.epochs) == ("linear", 7, 3)

@@ -73,7 +73,7 @@ def test_anchor_terms_are_zero_for_an_expert_that_changes_nothing() -> None:
 def test_ownership_scores_are_higher_in_the_own_domain(score: str) -> None:
     training = SHORT.model_copy(update={"epochs": 20})
     bank = BankConfig(shape="mlp", hidden=16, depth=1, anchor="truth", training=training)
-    config = OwnershipConfig.model_validate({"score": score, "bank": bank.model_dump()})
+    config = OwnershipConfig.model_validate({"kind": score, "bank": bank.model_dump()})
     base, datasets = identity_base(), draw_expert_datasets(draw_features(400))
     for data, tensors in zip(datasets, train_ownership(config, datasets, base, 0), strict=True):
         scorer = OwnershipScorer(config, tensors, base)

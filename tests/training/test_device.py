@@ -34,7 +34,7 @@ def train_experts_on(device: str, **changes: Any) -> list[dict[str, Tensor]]:
 
 
 def train_ownership_on(device: str, score: str) -> list[dict[str, Tensor]]:
-    config = OwnershipConfig.model_validate({"score": score, "bank": MLP.model_dump() | {"standardise": False}})
+    config = OwnershipConfig.model_validate({"kind": score, "bank": MLP.model_dump() | {"standardise": False}})
     return train_ownership(config, draw_expert_datasets(draw_features(200)), identity_base(), 0, device)
 
 

@@ -32,7 +32,7 @@ def test_an_expert_carries_its_description() -> None:
     assert set(expert.info["banks"]) == own
     assert set(expert.info["metrics"]) == own | {"examples", "base"}
     assert {name.partition(".")[0] for name in expert.tensor_names()} == own | {"ownership"}
-    assert expert.info["ownership"] == {"score": CONFIG.ownership.score}
+    assert expert.info["ownership"] == {"score": CONFIG.ownership.kind}
 
 
 def test_an_expert_does_not_depend_on_the_others() -> None:

@@ -309,7 +309,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         check_new_classes(name, new, state.classes, ())
         number = {label: index for index, label in enumerate((*fitted.tolist(), *values))}
         labels = torch.tensor([number[label] for label in np.asarray(y).tolist()])
-        if state.config.ownership.score == "classes" and len(labels.unique()) == len(fitted) + len(new):
+        if state.config.ownership.kind == "classes" and len(labels.unique()) == len(fitted) + len(new):
             raise InvalidInput(
                 "The domains have classes of their own here, by which an expert recognises its domain, but the new "
                 "domain has all classes; fit anew with this domain in the data."

@@ -201,7 +201,7 @@ def build_config(parameters: dict[str, Any], shared: int, rows: int, domains: in
             trunk=TrunkConfig(shape="mlp", hidden=hidden, depth=1),
             training=training(shared),
         ),
-        ownership=OwnershipConfig(score="classes" if own_classes else "binary", bank=scorer),
+        ownership=OwnershipConfig(kind="classes" if own_classes else "binary", bank=scorer),
         router=RouterConfig.model_validate(
             {"shape": router, "hidden": hidden, "dropout": 0.1, "training": training(rows)}
         ),

@@ -68,6 +68,6 @@ def default_config(backbone: str = "features", shared: int = 0, own: int = 0, ow
         ),
         banks={KIND: residual, CONTROLLED: residual.model_copy(update={"experts_of": KIND, "controlled": True})},
         main={"residual": CONTROLLED.name},
-        ownership=OwnershipConfig(score="classes" if own_labels else "binary", bank=scorer),
+        ownership=OwnershipConfig(kind="classes" if own_labels else "binary", bank=scorer),
         router=RouterConfig(shape="keys", hidden=HIDDEN, dropout=0.1),
     )

@@ -339,7 +339,7 @@ class Model(nn.Module):
             )
         check_new_classes(name, unknown, classes, ())
         labels = _indices(names, (*classes, *unknown))
-        by_class = self.config.ownership.score == "classes"
+        by_class = self.config.ownership.kind == "classes"
         if by_class and len(labels.unique()) == len(classes) + len(unknown):
             raise RedxError(
                 f"Domain {name!r} has all classes, so its labels do not separate it from others; give fit_base the "
@@ -424,7 +424,7 @@ class Model(nn.Module):
 
     def follow_defaults(self) -> None:
         """Let settings follow from the numbers of examples, where those of the model are the ones that did."""
-        by_class, shared = self.config.ownership.score == "classes", len(self.anchor_data()) if self.anchor_data else 0
+        by_class, shared = self.config.ownership.kind == "classes", len(self.anchor_data()) if self.anchor_data else 0
         default = default_config(self.config.backbone, shared=shared, own_labels=by_class)
         if self.config.model_copy(update={"router": default.router}) == default:
             self._chosen = None

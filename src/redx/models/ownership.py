@@ -31,7 +31,7 @@ class OwnershipScorer:
     """
 
     def __init__(self, config: OwnershipConfig, tensors: Tensors, base: Base) -> None:
-        by_class = config.score == "classes"
+        by_class = config.kind == "classes"
         self.base, own = base, tensors.get("classes", torch.empty(0))
         sizes = [base.width, config.bank.hidden, 1]
         shapes = {} if by_class else expected_shapes(lambda: MLPBank(1, sizes))

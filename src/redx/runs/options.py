@@ -51,7 +51,7 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("split_column", "table.split"),
     Option("clusters", "table.clusters"),
     Option("total", "questions.total"),
-    Option("split", "questions.split"),
+    Option("split", "split"),
     Option("operators", "questions.operators"),
     Option("operations", "questions.operations", "operation"),
     Option("experts", "questions.experts"),

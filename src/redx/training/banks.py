@@ -174,7 +174,7 @@ def train_ownership(
     config: OwnershipConfig, datasets: Sequence[ExpertData], base: Base, seed: int, device: str = "cpu"
 ) -> list[dict[str, Tensor]]:
     """Train every expert's ownership score; return its tensors."""
-    if config.score == "classes":
+    if config.kind == "classes":
         scorers = split_bank(train_bank(OWNERSHIP, config.bank, datasets, base, seed, 1.0, device))
         classes = [torch.zeros(base.outputs).index_fill(0, data.own.labels.unique(), 1) for data in datasets]
         return [scorer | {"classes": own} for scorer, own in zip(scorers, classes, strict=True)]

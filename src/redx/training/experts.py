@@ -88,7 +88,7 @@ def train_experts(
             "base": fingerprint,
         }
         if has_ownership:
-            info["ownership"] = {"score": config.ownership.score}
+            info["ownership"] = {"score": config.ownership.kind}
         mine = {f"{key}.{name}": value for key, files in tensors.items() for name, value in files[index].items()}
         if new:  # what their examples look like, so that a model does not abstain on them
             rows = (data.own.labels >= base.known).nonzero()[:, 0]
@@ -126,7 +126,7 @@ def measure_expert(expert: Expert, config: ModelConfig, data: ExpertData, base: 
     info["metrics"] = _metrics(data.validation, banks, 0, expert.extended(base), unit)
     if config.has_ownership:
         expert.ownership(config.ownership, base)  # refused where it brings none that fits
-        info["ownership"] = {"score": config.ownership.score}
+        info["ownership"] = {"score": config.ownership.kind}
     return Expert(info, expert.tensors())
 
 

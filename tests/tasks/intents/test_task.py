@@ -47,6 +47,6 @@ def test_shots_are_a_positive_number(ask: Ask) -> None:
 @pytest.mark.parametrize("preset", ["quick", "default"])
 def test_presets_use_one_thread_and_compare_every_form(preset: str) -> None:
     config = configure("intents", preset)
-    assert (config.threads, config.ownership.score, config.backbone) == (1, "classes", "minilm-l6")
+    assert (config.threads, config.ownership.kind, config.backbone) == (1, "classes", "minilm-l6")
     assert {bank_id.form for bank_id in config.banks} == {"residual", "standalone", "pooled"}
     assert config.has_ownership  # whose scores the router's gates contain

@@ -32,13 +32,13 @@ def load(config: RunConfig, seed: int) -> Data:
         torch.tensor([record["answer"] - low for record in records]),
         torch.tensor([domains.index(domain_name(config, record)) for record in records]),
     )
-    rows = splits.split_rows(keys, SHARES, config.questions.split, seed)
-    if config.task == "steps" and config.questions.split == "random":
+    rows = splits.split_rows(keys, SHARES, config.split, seed)
+    if config.task == "steps" and config.split == "random":
         rows = (torch.arange(len(keys)), *rows[1:])  # the experts of a pipeline train on every step of a chain
     train, validation, test = (every.only(chosen) for chosen in rows)
     seen = splits.share_seen([keys[row] for row in rows[0]], [keys[row] for row in rows[2]])
     classes = tuple(map(str, range(low, high + 1)))
-    return Data(train, validation, test, domains, classes, config.questions.split, seen)
+    return Data(train, validation, test, domains, classes, config.split, seen)
 
 
 def by_operation(config: RunConfig) -> bool:

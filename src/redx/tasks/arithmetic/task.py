@@ -23,7 +23,7 @@ from redx.data.text import pack_texts
 from redx.tasks import MAIN_BANKS, Task, compared_banks
 from redx.tasks.options import ADDITION, MIXED, OPERATIONS, STEPS
 
-CHAINS = QuestionsConfig(split="random", decomposer="pointer")
+CHAINS = QuestionsConfig(decomposer="pointer")
 SMALL, MEDIUM, LARGE = (
     QuestionsConfig(total=25_000),
     QuestionsConfig(total=40_000),
@@ -126,6 +126,7 @@ def strong_base_config(task: str, preset: str, questions: QuestionsConfig, epoch
         backbone="smollm2-135m",
         threads=1,
         questions=questions,
+        split="random" if task == "steps" else "disjoint",
         encoding=EncodingConfig(blocks=(2,), pooling="tokens"),
         base=BaseConfig(
             share=0.2 if task == "steps" else 0.1,
@@ -139,7 +140,7 @@ def strong_base_config(task: str, preset: str, questions: QuestionsConfig, epoch
             BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=512, depth=2, training=pooled),
         },
         main=MAIN_BANKS,
-        ownership=OwnershipConfig(score="classes" if by_class else "binary", bank=anchored if by_class else head),
+        ownership=OwnershipConfig(kind="classes" if by_class else "binary", bank=anchored if by_class else head),
         router=RouterConfig(training=training),
     )
 

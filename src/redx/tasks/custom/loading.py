@@ -136,7 +136,7 @@ def build_data(
         torch.tensor([class_index[name] for name in labels]),
         torch.tensor([domain_index[name] for name in domains]),
     )
-    rows = splits.split_by_domain(keys, every, config.questions.split, seed) if given is None else _given_rows(given)
+    rows = splits.split_by_domain(keys, every, config.split, seed) if given is None else _given_rows(given)
     train, validation, test = (every.only(chosen) for chosen in rows)
     for split, name in zip((train, validation, test), ("train", "validation", "test"), strict=True):
         if len(split) < 2:
@@ -152,7 +152,7 @@ def build_data(
         raise RedxError("All training examples have the same label; put examples of a second one into train.")
     train_keys, test_keys = ([keys[row] for row in list[int](chosen.tolist())] for chosen in (rows[0], rows[2]))
     seen = splits.share_seen(train_keys, test_keys)
-    kind = config.questions.split if given is None else "random" if seen else "disjoint"
+    kind = config.split if given is None else "random" if seen else "disjoint"
     names = tuple(folders[name] for name in domain_names)
     data = Data(train, validation, test, names, tuple(classes), kind, seen)
     _check_anchors(config, data, domain_names, seed)

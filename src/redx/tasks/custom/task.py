@@ -63,8 +63,8 @@ def preset_config(task: str, preset: str, table: TableConfig, epochs: int) -> Ru
             BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
         },
         main=MAIN_BANKS,
-        # few validation examples allow no smaller α; there is no early stopping, so nearly all of them calibrate
-        ownership=OwnershipConfig(score="binary", calibration=0.9, bank=head),
+        # there is no early stopping, so nearly all of the few validation examples calibrate
+        ownership=OwnershipConfig(kind="binary", calibration=0.9, bank=head),
         router=RouterConfig(hidden=128, dropout=0.2, training=training),
     )
 
