@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # as type checkers read it; `typing` is slow, and `redx` handles signals only after this module
 if TYPE_CHECKING:
+    from typing import Any
+
     from redx.composition.evaluation import certify as certify
     from redx.composition.evaluation import evaluate as evaluate
     from redx.composition.evaluation import predict as predict

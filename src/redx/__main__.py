@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
 
 SENTENCES = {
     signal.SIGINT: "redx: interrupted; the same command continues where it stopped.\n",

@@ -263,3 +263,41 @@ def test_a_share_outside_zero_to_one_is_refused(epsilon: float) -> None:
         certificate.certified_accuracy(one[0], one[0] > 0, epsilon)
     with pytest.raises(RedxError, match="between 0 and 1"):
         certificate.output_interval(one, one[None], epsilon)
+
+
+NO_BASE = [rule for rule in SIMPLEX if not rule.keeps_base]
+
+
+@pytest.mark.parametrize("rule", NO_BASE, ids=lambda rule: rule.name)
+@pytest.mark.parametrize("classes", [1, 2, 5])
+def test_where_no_expert_has_weight_the_radius_is_that_of_brute_force(rule: Rule, classes: int) -> None:
+    """The base answers, until any weight is moved: then the experts do, however little it is."""
+    parts = draw_parts(200, experts=3, classes=classes)
+    own = parts.base[:, None] if classes > 1 else parts.base[:, None] / 8  # some experts agree with the base
+    parts = replace(parts, residuals=parts.residuals / 4 + own, base=parts.base if classes > 1 else parts.base / 8)
+    weights = torch.zeros(200, 3, dtype=torch.float64)
+    certified = certify(rule, parts, weights)
+    assert torch.equal(certified.predicted, predicted_classes(rule.read(parts.base)))
+    tried = routers(3, 500)
+    kept = torch.ones(200, dtype=torch.bool)
+    first = torch.ones(200, dtype=torch.float64)  # the smallest share that was seen to change an answer
+    for share in (1e-6, *torch.linspace(0.001, 1, 400, dtype=torch.float64).tolist()):
+        scores = scores_of(parts, rule, share * tried[None].expand(200, -1, -1))
+        flips = (predicted_classes(scores) != certified.predicted[:, None]).any(-1)
+        assert not (flips & (certified.radius >= share)).any()
+        first = torch.where(kept & flips, share, first)
+        kept &= ~flips
+    assert torch.equal(certified.radius == 1, kept)
+    assert torch.allclose(certified.radius, first, rtol=0, atol=0.003)
+    assert 0 < int(kept.sum()) < 200
+
+
+def test_an_expert_that_was_removed_leaves_a_radius_of_zero_where_the_others_disagree() -> None:
+    """The domain has no expert any more, so the base answers; moving 0.001 of the weight changes the answer."""
+    base, residuals = torch.tensor([[5.0, 0.0]]), torch.tensor([[[0.0, 1.0], [9.0, 0.0]]])
+    parts = Parts(base, residuals, torch.zeros(1, 2), domains=torch.tensor([7]))
+    certified = certify("oracle", parts)
+    assert (certified.predicted.tolist(), certified.radius.tolist()) == ([0], [0.0])
+    assert predict("oracle", parts, torch.tensor([[0.001, 0.0]])).tolist() == [1]
+    agreeing = replace(parts, residuals=residuals[:, [1, 1]])
+    assert certify("oracle", agreeing).radius.tolist() == [1.0]

@@ -144,3 +144,9 @@ def test_confidences_that_do_not_fit_are_refused() -> None:
 def fetch(tensor: torch.Tensor | None) -> torch.Tensor:
     assert tensor is not None
     return tensor
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
+def test_parts_of_whole_numbers_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(RedxError, match=r"not fractions; convert it with .float\(\)"):
+        Parts(torch.ones(2, 3).to(dtype), torch.ones(2, 2, 3).to(dtype), torch.ones(2, 2).to(dtype))

@@ -158,3 +158,33 @@ def test_ends_of_a_rounding_interval_belong_to_even_answers(output: float, answe
     certified = certify(RULES["red-oracle"], parts)  # an unknown domain: the base answers
     assert certified.predicted.tolist() == [odd]
     assert float(certified.radius) < 1
+
+
+@pytest.mark.parametrize(("experts", "classes", "largest"), [(2, 2, 1), (4, 4, 1), (4, 4, 2), (8, 5, 3)])
+def test_radii_are_short_only_where_the_answer_is_tied(experts: int, classes: int, largest: int) -> None:
+    """On whole numbers no radius is above the exact one, and only a tie at the actual weights makes one shorter."""
+    draw = generator(3, "ties", experts, classes, largest)
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.randint(-largest, largest + 1, shape, generator=draw).double()
+
+    parts = Parts(numbers(N, classes), numbers(N, experts, classes), torch.zeros(N, experts).double())
+    own = torch.randint(experts, (N,), generator=draw)
+    certified = certify("red", parts, torch.nn.functional.one_hot(own, experts).double())
+    scores = (parts.base[:, None] + parts.residuals).long()  # (N, K, C): exact
+    short = 0
+    for row in range(N):
+        answer, limits, tied = int(certified.predicted[row]), [Fraction(1)], False
+        for rival in (rival for rival in range(classes) if rival != answer):
+            lead = (scores[row, :, answer] - scores[row, :, rival]).tolist()
+            at, worst = lead[int(own[row])], min(lead)
+            tied |= at == 0
+            if worst < 0 or (worst == 0 and rival < answer):
+                limits.append(Fraction(at, at - worst) if at > worst else Fraction(0))
+        found = Fraction(float(certified.radius[row]))
+        assert found <= min(limits)
+        if min(limits) - found > Fraction(1, 10**9):
+            assert tied
+            assert found == 0
+            short += 1
+    assert short > 0

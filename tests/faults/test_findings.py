@@ -86,10 +86,35 @@ def test_text_from_outside_is_shown_as_it_is(capsys: pytest.CaptureFixture[str])
     assert "\x1b" not in out
 
 
-@pytest.mark.parametrize("name", ["CON", "nul", "a:b", "a\x07", "\u202eb", "all", "pooled", "router", "a ", "a."])
+@pytest.mark.parametrize(
+    "name", ["CON", "nul", "a:b", "a\x07", "\u202eb", "all", "pooled", "router", "a ", "a.", "-rf"]
+)
 def test_names_that_some_disk_refuses(name: str) -> None:
     with pytest.raises(RedxError, match="cannot be called"):
         check_name(name)
+
+
+def test_an_expert_with_a_dash_at_the_start_of_its_name_can_be_removed(
+    clouds_copy: Path, apart: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No name begins so today, but a run that somebody else made may have one."""
+    write_json(apart / "expert.json", read_json(apart / "expert.json") | {"domain": "-rf"})
+    refused(ask("experts", "add", clouds_copy, apart), "no dash at the start")
+    with monkeypatch.context() as patch:
+        patch.setattr("redx.io.files.to_safe_name", lambda name: name)
+        succeeded(ask("experts", "add", clouds_copy, apart))
+    succeeded(ask("experts", "remove", clouds_copy, "--", "-rf"))
+    assert not (clouds_copy / "seed-0" / "experts" / "-rf").exists()
+    assert (clouds_copy / "seed-0" / "removed" / "_rf" / "expert.json").exists()
+
+
+def test_a_number_that_is_written_as_text_is_refused(clouds_copy: Path, apart: Path, ask: Ask) -> None:
+    about = read_json(apart / "expert.json")
+    probe = [[str(value) for value in row] for row in about["base"]["probe"]]
+    write_json(apart / "expert.json", about | {"base": about["base"] | {"probe": probe}})
+    before = state_of(clouds_copy)
+    refused(ask("experts", "add", clouds_copy, apart), "does not describe an expert")
+    assert state_of(clouds_copy) == before
 
 
 def test_every_declared_package_is_pinned() -> None:

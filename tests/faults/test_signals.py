@@ -26,6 +26,14 @@ def test_a_signal_during_the_first_imports_gives_one_sentence(
     assert ended.err == f"redx: {word}; the same command continues where it stopped.\n"
 
 
+def test_the_command_handles_signals_before_it_imports_anything_slow() -> None:
+    """Before that, while Python itself starts, Ctrl-C is answered by Python."""
+    code = "import re, sys; before = set(sys.modules); import redx.__main__; print(*set(sys.modules) - before)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in ended.stdout.split() if not name.startswith(("importlib", "redx"))}
+    assert loaded <= {"__future__", "signal", "warnings", "os", "enum"}
+
+
 @pytest.mark.parametrize("name", VERBS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_at_a_random_moment_loses_nothing(worlds: Worlds, name: str, number: signal.Signals) -> None:

@@ -178,7 +178,7 @@ def test_a_seed_folder_that_is_a_link_is_not_entered(folder: Path, tmp_path: Pat
 
 
 def test_a_change_holds_only_moves_that_a_journal_may_hold(folder: Path) -> None:
-    with pytest.raises(ValueError, match="no journal may hold"), edit(folder) as transaction:
+    with pytest.raises(RedxError, match="cannot touch"), edit(folder) as transaction:
         transaction.new("../outside.json")
 
 

@@ -223,6 +223,9 @@ def test_a_token_opens_the_api(clouds: redx.Run) -> None:
         assert client.get("/openapi.json").status_code == 401
         assert client.get("/api/model", headers={"authorization": f"Bearer {token}x"}).status_code == 401
         assert client.get("/api/model", headers={"authorization": f"Bearer {token}"}).status_code == 200
+        assert client.get("/api/model", headers={"authorization": f"bearer {token}"}).status_code == 200
+        for given in (token, f"Basic {token}", f"Bearer{token}", "Bearer", "Bearer "):
+            assert client.get("/api/model", headers={"authorization": given}).status_code == 401
 
 
 def test_a_full_queue_asks_to_try_again(clouds: redx.Run) -> None:

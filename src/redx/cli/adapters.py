@@ -145,8 +145,7 @@ def generate(
     """
     from redx.adapters.composed import ComposedLM
     from redx.cli.common import read_weights
-    from redx.errors import RedxError
-    from redx.io.terminal import printable
+    from redx.errors import RedxError, printable
 
     weights = read_weights(weight) if weight else None
     if stream and (len(prompts) > 1 or as_json or tokens):

@@ -11,8 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from redx.config import RunConfig, StrictConfig
-from redx.errors import RedxError
-from redx.io.terminal import printable
+from redx.errors import RedxError, printable
 
 
 def about(setting: str, settings: type[StrictConfig] = RunConfig) -> str:

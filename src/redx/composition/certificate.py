@@ -16,7 +16,13 @@ one of a higher index it does not. Rounding goes to even, so both ends of the in
 neither to an odd one.
 
 Rounding. Scores are computed in floating point. A margin below the rounding error of the mixture counts as 0, so a
-radius is never too large for the scores as they are computed; it is too small by a few units in the last place.
+radius is never too large for the scores as they are computed. It is too small by a few units in the last place, except
+where the answer is tied with another class at the actual weights: there it is 0, although in exact arithmetic the tie
+may last. Even two equal columns do not always have equal sums in a matrix product, so no tie can be relied on
+(`benchmarks/ties.py`).
+
+No weights. A rule that leaves the base out lets it answer where all weights are zero. As soon as any weight is moved,
+the experts alone answer: the scores start from zero, not from those of the base.
 """
 
 from __future__ import annotations

@@ -106,11 +106,11 @@ def certify(rule: Rule | str, record: Record, weights: Tensor | None = None) -> 
             scores = compose(rule, part, used[rows])
             predicted = predicted_classes(scores)
             predictions.append(predicted)
-            radii.append(_radius(rule, part, scores, predicted))
+            radii.append(_radius(rule, part, scores, predicted, used[rows]))
     return CertifiedPredictions(torch.cat(predictions), torch.cat(radii))
 
 
-def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tensor:
+def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor, weights: Tensor) -> Tensor:
     if rule.adversary is None:
         return torch.ones(len(parts), dtype=scores.dtype)
     in_box = rule.adversary == "box"
@@ -121,6 +121,10 @@ def _radius(rule: Rule, parts: Parts, scores: Tensor, predicted: Tensor) -> Tens
     base = rule.read(parts.base) if rule.keeps_base else None
     error = certificate.rounding_error(base, rule.read(parts.residuals), predicted, in_box)
     margin = certificate.margins(scores, predicted)
+    if not rule.keeps_base and parts.experts:  # an example without weights has the base's scores at ε = 0 alone
+        silent = ~weights.any(-1, keepdim=True)
+        start = certificate.margins(torch.zeros_like(scores), predicted)  # towards which the scores go as ε does
+        margin, worst = torch.where(silent, start, margin), torch.where(silent & (start < 0), start, worst)
     return certificate.radius(margin, worst, certificate.loses_ties(scores, predicted), error)
 
 

@@ -106,6 +106,8 @@ class Parts:
                 raise RedxError(f"Parts.{name} contains NaN or infinity; retrain the module that computed it.")
             if expected == 1 and (tensor.is_floating_point() or tensor.dtype == torch.bool):
                 raise RedxError(f"Parts.{name} holds {tensor.dtype}, not whole numbers; convert it with .long().")
+            if expected > 1 and not tensor.is_floating_point():
+                raise RedxError(f"Parts.{name} holds {tensor.dtype}, not fractions; convert it with .float().")
         types = {name: str(getattr(self, name).dtype).removeprefix("torch.") for name in ("base", "residuals", "gates")}
         if len(set(types.values())) > 1:
             held = ", ".join(f"{name} {dtype}" for name, dtype in types.items())

@@ -175,7 +175,8 @@ def natural_order(name: str) -> tuple[list[tuple[int, int, str]], str]:
 def to_safe_name(name: str) -> str:
     """Return a name that a folder can have on any common disk; most names stay unchanged.
 
-    Forbidden and invisible characters become `_`, names of Windows devices get one at the end, and long names are cut.
+    Forbidden and invisible characters and a dash at the start, which commands take for an option, become `_`, names of
+    Windows devices get one at the end, and long names are cut.
 
     Examples
     --------
@@ -186,7 +187,7 @@ def to_safe_name(name: str) -> str:
     allowed = "".join("_" if one in FORBIDDEN or unicodedata.category(one) in HIDDEN else one for one in characters)
     while len(allowed.encode()) > MAX_NAME_BYTES:
         allowed = allowed[:-1]
-    allowed = allowed.strip(" .")
+    allowed = re.sub("^-", "_", allowed.strip(" ."))
     return f"{allowed}_" if allowed.partition(".")[0].upper() in DEVICES else allowed
 
 
@@ -195,7 +196,8 @@ def check_name(name: str) -> str:
     if not name or to_safe_name(name) != name:
         raise RedxError(
             f"An expert cannot be called {name[:MAX_NAME]!r}, since its folder has the same name; "
-            f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, and no dots or spaces at the ends.'
+            f'use at most {MAX_NAME} characters, no slashes, none of : * ? " < > |, no dots or spaces at the ends, '
+            "and no dash at the start."
         )
     if name.casefold() in RESERVED:
         raise RedxError(

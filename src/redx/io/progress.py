@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from redx.io.terminal import printable
+from redx.errors import printable
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from redx.io.reading import guarded, read_json
 ADVICE = "train the expert anew"
 MAX_INPUT = 2**24  # values of one input
 MAX_CLASSES = 2**16  # new classes of one expert
+Number = Annotated[float, Field(strict=True)]  # "1.0" is none
 
 
 class _Open(BaseModel):
@@ -25,7 +26,7 @@ class _Open(BaseModel):
 class Fingerprint(_Open):
     """The fingerprint of a base: hashes, and the features of a probe batch."""
 
-    probe: list[list[float]] | None = Field(default=None, max_length=64)
+    probe: list[list[Number]] | None = Field(default=None, max_length=64)
 
     @field_validator("probe")
     @classmethod

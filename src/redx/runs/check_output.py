@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
-from redx.io.terminal import printable
+from redx.errors import printable
 
 PLACES = 4  # decimals of shares, at least
 COLUMNS = ["check", "measured", "bound", "floor", "result"]

@@ -16,7 +16,7 @@ from redx.data.dataset import Split
 from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError
-from redx.io.files import check_name, write_json, write_tensors
+from redx.io.files import check_name, to_safe_name, write_json, write_tensors
 from redx.model.model import Model, ModelInfo
 from redx.model.persistence import read_base, read_info
 from redx.models.base import Base
@@ -151,10 +151,10 @@ class Editing:
         measured.save(self.transaction.new(f"experts/{check_name(name)}"))
 
     def _move_out(self, name: str) -> Path:
-        kept, number = f"removed/{check_name(name)}", 1
+        kept, number = f"removed/{to_safe_name(name)}", 1
         while (self.transaction.folder / kept).exists():
             number += 1
-            kept = f"removed/{name} {number}"
+            kept = f"removed/{to_safe_name(name)} {number}"
         self.transaction.move(f"experts/{name}", kept)
         return self.transaction.folder / kept
 

@@ -22,12 +22,11 @@ from pydantic import Field
 from redx.composition.summary import check_schema
 from redx.config import RunConfig, StrictConfig
 from redx.data.dataset import Split
-from redx.errors import RedxError
+from redx.errors import RedxError, printable
 from redx.io.files import make_folder, write_json
 from redx.io.folders import check_links
 from redx.io.reading import check_path, exists, is_file, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
-from redx.io.terminal import printable
 from redx.model.model import Model, ModelExtension
 from redx.model.persistence import is_saved_model, load_model
 from redx.runs.transaction import JOURNAL, LOCK, Value, consistently, recover

@@ -91,7 +91,7 @@ class Transaction:
 
     def _add(self, *move: str) -> None:
         if not _is_known(move):
-            raise ValueError(f"no journal may hold the move {move}")
+            raise RedxError(f"A change of {self.folder} cannot touch {move[-1]!r}; choose another name.")
         self._moves.append(list(move))
 
     def commit(self) -> None:

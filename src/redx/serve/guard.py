@@ -101,8 +101,8 @@ class Guard:
             raise Refused(403, "Requests from pages of other origins are refused.")
         secret = scope["path"].startswith(("/api", "/openapi.json"))
         if secret and self.token is not None:
-            given = headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode(), self.token.encode()):
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
                 raise Refused(
                     401,
                     "This server needs its token; send it as Authorization: Bearer TOKEN.",

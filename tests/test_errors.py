@@ -1,8 +1,10 @@
 """Text from outside is shown on a terminal and never obeyed."""
 
+import pickle
+
 import pytest
 
-from redx.io.terminal import printable
+from redx.errors import RedxError, printable
 
 
 @pytest.mark.parametrize(
@@ -21,3 +23,9 @@ from redx.io.terminal import printable
 def test_control_characters_are_written_as_escapes(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert printable(shown) == shown
+
+
+def test_a_message_escapes_what_names_of_others_bring_along() -> None:
+    error = RedxError("There is no expert 'a\x1b[31m\r\nb\u202e'.")
+    assert str(error) == "There is no expert 'a\\x1b[31m\\r\\nb\\u202e'."
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)  # noqa: S301 - as Ray sends it
