@@ -86,3 +86,20 @@ def test_nan_in_a_tensor_is_refused_by_name(folder: Path) -> None:
     broken = Expert(expert.info, tensors | {name: tensors[name] * torch.nan})
     with pytest.raises(RedxError, match=f"contains NaN or infinity in {name}"):
         broken.tensors()
+
+
+def test_files_of_an_expert_may_be_links_in_the_cache_of_the_hub_alone(
+    clouds_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hub's cache keeps files as links; a folder that somebody sends is not followed out of."""
+    import huggingface_hub
+
+    model, snapshot = redx.load(clouds_copy), tmp_path / "snapshot"
+    model.remove_expert("0").save(tmp_path / "blobs")
+    snapshot.mkdir()
+    for path in (tmp_path / "blobs").iterdir():
+        (snapshot / path.name).symlink_to(path)
+    with pytest.raises(RedxError, match="is a symbolic link"):
+        model.add_expert(snapshot)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot))
+    assert model.add_expert("owner/expert") == "0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 from contextlib import ExitStack, suppress
@@ -23,15 +24,17 @@ def check_links(folder: Path) -> None:
     Parameters
     ----------
     folder
-        A run or an expert; it may be missing, and it may itself be given as a link. Hidden entries of others do not
-        count, since nothing reads or writes them.
+        A run or an expert; it may be missing, and it may itself be given as a link. For a folder of a run's seed, such
+        as RUN/seed-0/experts/NAME, the whole run is looked through. Hidden entries of others do not count, since
+        nothing reads or writes them.
 
     Raises
     ------
     RedxError
         If there is a symbolic link, a pipe, a socket or a device in it, or a hard link that redx would write through.
     """
-    waiting = [os.fspath(folder)]
+    seed = next((parent for parent in folder.parents if re.fullmatch(r"seed-\d+", parent.name)), None)
+    waiting = [os.fspath(seed.parent if seed else folder)]
     while waiting:
         try:
             with os.scandir(waiting.pop()) as found:

@@ -310,7 +310,8 @@ class Model(nn.Module):
         self._check_fitted()
         if x is None and y is None:
             if not isinstance(expert, Expert):
-                expert = Expert.load(fetch_folder(expert, "expert.json"))
+                folder = fetch_folder(expert, "expert.json")
+                expert = Expert.load(folder, linked=folder != Path(expert))
         elif x is None or y is None or not isinstance(expert, str):
             raise RedxError(
                 "Give the name of the expert's domain, its inputs and its labels; or the folder of an expert."

@@ -51,13 +51,22 @@ class Expert:
         return expert
 
     @staticmethod
-    def load(folder: str | Path) -> Expert:
-        """Return the expert in a folder that a user gives, after checking what kind of files it holds."""
+    def load(folder: str | Path, linked: bool = False) -> Expert:
+        """Return the expert in a folder that a user gives, after checking what kind of files it holds.
+
+        Parameters
+        ----------
+        folder
+            The folder.
+        linked
+            Whether its files may be symbolic links, as in the cache of the Hugging Face Hub.
+        """
         folder = Path(folder)
         if not is_folder(folder):
             what = "a file" if exists(folder) else "not there"
             raise RedxError(f"{folder} is {what}; give the folder of an expert, with expert.json in it.")
-        check_links(folder)
+        if not linked:
+            check_links(folder)
         with guarded(folder, "cannot be opened", "fix its permissions"):
             pickles = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLES)
         if pickles and not (folder / "expert.safetensors").exists():

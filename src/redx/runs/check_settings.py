@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from redx.errors import RedxError
+from redx.io.folders import check_links
 from redx.io.reading import exists, read_toml
 
 FILE, SECTION = "redx.toml", "check"
@@ -112,6 +113,7 @@ def read_settings(run: Path, **options: Any) -> CheckSettings:
     RedxError
         If the file is no TOML or has unknown names, or if a setting cannot be used.
     """
+    check_links(run)
     parent = run.resolve().parent if run.name in ("", "..") else run.parent
     file = next((path for path in (run / FILE, parent / FILE) if exists(path)), None)
     settings = _read_section(file) if file else {}
