@@ -27,6 +27,7 @@ def test_every_file_of_ours_is_recognised(
         seed / "experts" / "range_2_20" / "expert.safetensors": "expert",
         seed / "experts" / "range_2_20" / "expert.json": "description of an expert",
         seed / "base.safetensors": "base",
+        seed / "features.safetensors": "features of a run",
         seed / "router.safetensors": "router",
         seed / "pooled.safetensors": "pooled heads",
         seed / "integration.safetensors": "residual experts and router after stage 4",

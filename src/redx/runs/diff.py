@@ -17,14 +17,14 @@ from redx.config import RunConfig
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
-from redx.io.reading import read_json
+from redx.io.reading import guarded
 from redx.model.model import Model
 from redx.models.expert import Expert
 from redx.models.router import KEYS
 from redx.runs.calibration import describe_risk
-from redx.runs.folder import DataFile, ask_model, choose_seed
-from redx.runs.stages import load_features
+from redx.runs.folder import ask_model, choose_seed
 from redx.tasks import get_task
+from redx.training.datasets import read_feature_split, read_test_inputs
 
 MAX_FLIPS = 200  # flipped examples that are listed one by one
 
@@ -131,11 +131,6 @@ def _describe_flip(model: Model, before: SplitAnswers, after: SplitAnswers, test
     }
 
 
-def _texts(test: Split, rows: list[int]) -> list[str]:
-    """Return the texts of some test examples; none where the inputs are no texts."""
-    return unpack_texts(test.inputs[torch.tensor(rows, dtype=torch.long)]) if test.inputs.dtype == torch.uint8 else []
-
-
 def diff_experts(
     run: Path,
     added: Sequence[Path] = (),
@@ -169,28 +164,20 @@ def diff_experts(
     if not added and not removed:
         raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
     config, seed = choose_seed(run, seed)
-    number, folder = seed, run / f"seed-{seed}"
+    features = run / f"seed-{seed}" / "features.safetensors"
 
     def ask(model: Model) -> dict[str, Any]:
-        test = load_features(folder, config, model, number).test
+        test = read_feature_split(features, "test")
         return _diff(config, model, test, added, removed, rule, router)
 
     comparison = ask_model(run, seed, ask)
-    if get_task(config.task).text:
-        _add_texts(config, run, seed, comparison["examples"])
+    flips = comparison["examples"]
+    if get_task(config.task).text and flips:
+        rows, inputs = torch.tensor([flip["row"] for flip in flips]), read_test_inputs(features)
+        with guarded(features, "does not hold the texts of its test examples", "repeat the run"):
+            texts = unpack_texts(inputs[rows])
+        comparison["examples"] = [flip | {"text": text} for flip, text in zip(flips, texts, strict=True)]
     return comparison | {"seed": seed}
-
-
-def _add_texts(config: RunConfig, run: Path, seed: int, flips: list[dict[str, Any]]) -> None:
-    """Add the texts of flipped examples, where the data of the run are still there."""
-    try:
-        test = get_task(config.task).load(config, seed).test
-        known = read_json(run / "data.json", DataFile).sha256.get(str(seed), {}).get("test")
-    except RedxError:
-        return
-    if known == test.digest():
-        for flip, text in zip(flips, _texts(test, [flip["row"] for flip in flips]), strict=False):
-            flip["text"] = text
 
 
 def _diff(

@@ -27,10 +27,10 @@ from redx.models.fingerprint import fingerprint_base
 from redx.models.router import TRAINED, TrainedRouter
 from redx.runs.conclusion import renew
 from redx.runs.folder import choose_seed, load_seed, lock_run
-from redx.runs.stages import load_features, write_test_parts
+from redx.runs.stages import write_test_parts
 from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
-from redx.training.datasets import Features, concatenate, expert_data, read_shared
+from redx.training.datasets import Features, concatenate, expert_data, read_features, read_shared
 from redx.training.experts import DTYPES, measure_expert, train_experts
 from redx.training.features import embed_split
 from redx.training.router import train_router
@@ -166,7 +166,7 @@ def edit_run(run: Path, seed: int | None = None) -> Iterator[Editing]:
     folder = run / f"seed-{seed}"
     with lock_run(run, config):
         model = load_seed(folder, config)
-        features = load_features(folder, config, model, seed)
+        features = read_features(folder / "features.safetensors")
         with edit(folder) as transaction:
             yield Editing(model, transaction, features, seed)
             _conclude(transaction, model, features, config, seed)
@@ -307,7 +307,7 @@ def retrain_router(
     with lock_run(run, config):
         model = load_seed(seed_folder, config)
         names = model.experts.names
-        features = load_features(seed_folder, config, model, seed)
+        features = read_features(seed_folder / "features.safetensors")
         if unknown := sorted(set(more) - set(names)):
             raise RedxError(f"There is no expert {unknown[0]!r}; choose from {', '.join(names)}.")
         if lacking := [name for name in names if name not in model.info.domains and name not in more]:

@@ -101,6 +101,8 @@ def _file_kind(names: set[str], about: dict[str, Any]) -> str:
         return "thresholds of calibration examples"
     if {"classifier.weight", "standardise.mean"} <= names:
         return "base"
+    if {"train.inputs", "validation.inputs", "test.inputs"} <= names:
+        return "features of a run"
     if {"mean", "deviation"} <= names and starts <= {"mean", "deviation", "layers"}:
         return "router"
     if starts == {"pooled"}:

@@ -16,7 +16,6 @@ from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
 from redx.data.inputs import READERS
 from redx.io.files import write_tensors
-from redx.io.reading import exists
 from redx.io.safetensors_files import read_tensors
 from redx.model.model import Model, ModelInfo
 from redx.models.banks import split_bank
@@ -141,18 +140,11 @@ def make_shared(task: SeedTask, data: Data) -> None:
 
 
 def make_features(task: SeedTask, data: Data) -> None:
-    """Compute the features of all splits and keep them in the folder, which then needs the data no more."""
+    """Keep the features of all splits, and the inputs of test examples, in the folder, which then needs no data."""
     base = Base.from_tensors(read_tensors(task.file("base")), build_encoder(task.config))
     splits = (embed_split(task.config, base, getattr(data, name)) for name in SPLITS)
-    write_tensors(task.file("features"), Features(*splits).tensors())
-
-
-def load_features(folder: Path, config: RunConfig, model: Model, seed: int) -> Features:
-    """Return the features of a seed's splits from its folder; one of an older version needs the data of its task."""
-    if exists(folder / "features.safetensors"):
-        return read_features(folder / "features.safetensors")
-    data = get_task(config.task).load(config, seed)
-    return Features(*(embed_split(config, model.base, getattr(data, name)) for name in SPLITS))
+    tensors = Features(*splits).tensors() | {"raw.test": data.test.inputs.clone()}  # to show them beside answers
+    write_tensors(task.file("features"), tensors)
 
 
 def prepare(task: SeedTask) -> Prepared:

@@ -14,8 +14,7 @@ from typing import Any
 from redx.composition.evaluation import predict
 from redx.composition.summary import read_summary
 from redx.config import RunConfig
-from redx.data.dataset import Data
-from redx.engine import Call, Engine, Plan, open_engine
+from redx.engine import Call, Plan, open_engine
 from redx.errors import RedxError
 from redx.io.files import to_safe_name, write_bytes, write_json
 from redx.io.reading import exists
@@ -26,9 +25,7 @@ from redx.runs.parts import are_complete
 from redx.runs.pipeline import run_all
 from redx.runs.presets import configure
 from redx.runs.reports import write_reports
-from redx.tasks import get_task
-from redx.training.datasets import split_validation
-from redx.training.features import embed_split
+from redx.training.datasets import read_features
 
 MAX_CELLS = 10_000
 MAX_CELL_NAME = 80  # characters; longer names are cut and get a hash
@@ -219,14 +216,14 @@ def sweep(
     with open_engine(engine, address, any(cell.config.device == "cuda" for cell in cells)) as opened:
         for batch in _batches([cell for cell in cells if not is_finished(cell)], opened.runs_at_once):
             run_all([(cell.config, cell.folder) for cell in batch], opened)
-        validation = opened.follow([_plan_validation(cell, opened) for cell in cells])
+        validation = opened.follow([_plan_validation(cell) for cell in cells])
     described = [_describe(cell, accuracies) for cell, accuracies in zip(cells, validation, strict=True)]
     described.sort(key=lambda cell: -1.0 if cell["validation"] is None else cell["validation"], reverse=True)
     content = {
         "schema": 1,
         "task": task,
         "preset": preset,
-        "seeds": list(cells[0].config.seeds),
+        "seeds": list(read_config(cells[0].folder).seeds),
         "grid": values,
         "order": "accuracy on validation, mean over seeds",
         "note": NOTE,
@@ -248,15 +245,12 @@ def _batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
 # --- the comparison
 
 
-def _plan_validation(cell: Cell, engine: Engine) -> Plan[list[float | None]]:
-    task, calls = get_task(cell.config.task), []
-    for seed in cell.config.seeds:
-        data = engine.share(task.load(cell.config, seed))
-        calls.append(Call(validation_accuracy, (cell.folder.absolute(), seed, data)))
-    return (yield calls)
+def _plan_validation(cell: Cell) -> Plan[list[float | None]]:
+    seeds = read_config(cell.folder).seeds
+    return (yield [Call(validation_accuracy, (cell.folder.absolute(), seed)) for seed in seeds])
 
 
-def validation_accuracy(folder: Path, seed: int, data: Data) -> float | None:
+def validation_accuracy(folder: Path, seed: int) -> float | None:
     """Return the accuracy of a run's model on the validation examples for choices; None where there are none.
 
     The calibration examples, which set cut-offs, are not among them.
@@ -267,14 +261,12 @@ def validation_accuracy(folder: Path, seed: int, data: Data) -> float | None:
         The run folder.
     seed
         Which of its seeds.
-    data
-        The data of this seed.
     """
     model = load(folder, seed)
-    choices, _ = split_validation(data, model.config.ownership.calibration, seed)
-    if not len(choices):
+    features = read_features(folder / f"seed-{seed}" / "features.safetensors")
+    split = features.choices(model.config.ownership.calibration, seed)
+    if not len(split):
         return None
-    split = embed_split(model.config, model.base, data.validation.only(choices))
     rule, bank_id = model.rule_and_bank()
     parts = model.parts_of(split.inputs, bank_id, split.labels, model.expert_index(split.domains))
     return float((predict(rule, parts, rule.weights(parts)) == split.labels).double().mean())

@@ -18,13 +18,11 @@ from redx.config import BankId
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
-from redx.io.reading import read_json
 from redx.runs.diff import SplitAnswers, compare_answers
-from redx.runs.folder import DataFile
 from redx.runs.parts import read_parts
-from redx.runs.stages import load_features
 from redx.serve.loaded import LoadedRun
 from redx.serve.queries import Setting
+from redx.training.datasets import read_feature_split, read_test_inputs
 
 KEPT = 8  # settings whose table or comparison stays in memory
 FILTERS = ("all", "fragile", "helped", "harmed", "wrong")
@@ -97,7 +95,8 @@ class ExampleSet:
 
     def __init__(self, loaded: LoadedRun) -> None:
         self.loaded = loaded
-        self._raw: Split | RedxError | None = None
+        self._file = loaded.folder / f"seed-{loaded.seed}" / "features.safetensors"
+        self._raw: Tensor | RedxError | None = None
         self._lock = threading.Lock()
         self._features: Split | None = None
         self._parts, self._tables, self._answers, self._diffs = Recent(2), Recent(), Recent(3), Recent()
@@ -105,28 +104,14 @@ class ExampleSet:
     # --- inputs, in any thread
 
     def load(self) -> None:
-        """Read the data of the run once; where they are missing or differ from those of the run, keep the reason."""
+        """Read the inputs of the test split once; where they cannot be read, keep the reason."""
         with self._lock:
             if self._raw is not None:
                 return
-            loaded = self.loaded
             try:
-                split = loaded.task.load(loaded.config, loaded.seed).test
-                known: DataFile = read_json(loaded.folder / "data.json", DataFile)
-                digest = known.sha256.get(str(loaded.seed), {}).get("test")
-                if digest is not None and digest != split.digest():
-                    raise RedxError("The data have changed since the run, so their inputs are not shown.")
-                self._raw = split
+                self._raw = read_test_inputs(self._file)
             except RedxError as error:
                 self._raw = error
-
-    @property
-    def raw(self) -> Split:
-        """The inputs with labels and domains as in the data."""
-        self.load()
-        if isinstance(self._raw, Split):
-            return self._raw
-        raise RedxError(str(self._raw))
 
     @property
     def problem(self) -> str | None:
@@ -135,10 +120,11 @@ class ExampleSet:
         return str(self._raw) if isinstance(self._raw, RedxError) else None
 
     def inputs(self, rows: list[int]) -> list[Any]:
-        """Return inputs as a user would give them; None where the data cannot be read."""
-        if self.problem is not None:
+        """Return inputs as a user would give them; None where they cannot be read."""
+        self.load()
+        if not isinstance(self._raw, Tensor):
             return [None] * len(rows)
-        values = self.raw.inputs[torch.tensor(rows, dtype=torch.long)]
+        values = self._raw[torch.tensor(rows, dtype=torch.long)]
         if self.loaded.kind == "text":
             return list(unpack_texts(values)) if rows else []
         if self.loaded.task.name == "toy":
@@ -154,8 +140,7 @@ class ExampleSet:
 
     def _embedded(self) -> Split:
         if self._features is None:
-            folder = self.loaded.folder / f"seed-{self.loaded.seed}"
-            self._features = load_features(folder, self.loaded.config, self.loaded.model, self.loaded.seed).test
+            self._features = read_feature_split(self._file, "test")
         return self._features
 
     def parts(self, setting: Setting) -> Parts:

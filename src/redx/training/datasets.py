@@ -55,6 +55,16 @@ def read_feature_split(path: Path, part: str) -> Split:
     return split
 
 
+def read_test_inputs(path: Path) -> Tensor:
+    """Return the inputs of the test examples, as their task read them, which a file of features holds beside them."""
+    tensors = read_tensors(path, "raw") | read_tensors(path, "test")
+    with guarded(path, "does not hold the inputs of its test examples", "repeat the run"):
+        inputs = tensors["raw.test"]
+        if len(inputs) != len(tensors["test.labels"]):
+            raise ValueError("inputs of other examples")
+    return inputs
+
+
 @dataclass(frozen=True)
 class ExpertData:
     """Everything that one expert is trained on.
