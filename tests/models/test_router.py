@@ -10,7 +10,7 @@ from helpers.models import LoadedModel
 from helpers.own_data import draw_clouds
 from redx.errors import RedxError
 from redx.models.expert import Expert
-from redx.models.router import KeyRouter, NetworkRouter, TrainedRouter, check_routing, initialise_router
+from redx.models.router import NetworkRouter, TrainedRouter, check_routing, initialise_router
 from redx.seeding import generator
 
 
@@ -50,10 +50,10 @@ def test_gates_follow_the_order_of_the_library(clouds: redx.Run) -> None:
 
 
 def test_keys_are_the_ownership_scores_and_know_every_expert(clouds: redx.Run) -> None:
-    library = redx.load(clouds.folder).experts
-    h = torch.randn(5, library.base.width, generator=generator(0, "h"))
-    assert torch.equal(KeyRouter().gates(h, library), library.ownership_scores(h))
-    assert KeyRouter().missing(["anybody"]) == []
+    model = redx.load(clouds.folder)
+    h = torch.randn(5, model.base.width, generator=generator(0, "h"))
+    with model.using(router="keys"):
+        assert torch.equal(model.gates(h), model.experts.ownership_scores(h))
 
 
 def test_a_trained_router_has_no_gate_for_a_new_expert(loaded: LoadedModel) -> None:

@@ -137,7 +137,7 @@ def test_chunks_grow_and_experts_run_across_them() -> None:
     config, count = SHAPES["lowrank"], 3 * SLOTS
     library, h = make_library(count, config), draw_features(20)
     outputs = library.outputs(PLAIN, h)
-    chunks = {id(chunk): chunk.slots for chunk, _ in library._stacks._stacks[str(PLAIN)]._slots.values()}
+    chunks = {id(chunk): chunk.slots for chunk, _ in library._stacks._stacks[PLAIN]._slots.values()}
     assert sorted(chunks.values()) == [SLOTS, SLOTS, 2 * SLOTS]
     assert torch.equal(outputs, loop(library, PLAIN, h))
     first = torch.rand(20, count, generator=generator(2, "first")).topk(3).indices.sort(-1).values

@@ -635,10 +635,6 @@ class RiskControl:
             "experts": list(self.names),
         }
 
-    def covers(self, experts: Sequence[Any]) -> bool:
-        """Return whether these are the very experts that were calibrated together."""
-        return len(experts) == len(self.experts) and all(a is b for a, b in zip(experts, self.experts, strict=True))
-
 
 def _logits_score(score: str) -> str:
     """Return the part of a score that base and residuals alone give."""

@@ -18,8 +18,7 @@ from torch.nn.functional import normalize
 
 from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
-from redx.composition.evaluation import predict
-from redx.composition.parts import Parts
+from redx.composition.parts import Parts, predicted_classes
 from redx.composition.risk import RiskControl
 from redx.composition.rules import Rule, RuleId, compose, get_rule, to_logits
 from redx.config import BankId, ModelConfig
@@ -42,7 +41,7 @@ from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.library import ExpertLibrary, order_domains
 from redx.models.ownership import own_class_score
-from redx.models.router import KEYS, TRAINED, KeyRouter, Router, TrainedRouter, check_router, check_routing
+from redx.models.router import KEYS, TRAINED, TrainedRouter, check_router, check_routing
 from redx.training.base import fit_encoder, seed_everything
 from redx.training.datasets import ExpertData
 from redx.training.experts import train_experts
@@ -532,9 +531,8 @@ class Model(nn.Module):
 
     def forward(self, inputs: Inputs) -> Tensor:
         """Return the composed logits, (N, C)."""
-        rule, _ = self.rule_and_bank()
-        parts = self.parts(inputs)
-        return torch.cat([to_logits(rule, compose(rule, part, rule.weights(part))) for _, part in parts.chunks()])
+        rule, bank_id = self.rule_and_bank()
+        return to_logits(rule, _compose(rule, self.parts_of(self.embed(inputs), bank_id)))
 
     def head(self) -> ComposedHead:
         """Return what follows the backbone as one plain module, features (N, E) to logits, for `torch.export`."""
@@ -593,19 +591,15 @@ class Model(nn.Module):
 
     def _gates_and_ownership(self, h: Tensor, bank_id: BankId | None) -> tuple[Tensor, Tensor | None]:
         """Return the gates, and the ownership scores, (N, K) each, where the gates are made of them."""
-        router = self._router_of(bank_id)
+        if self.uses_keys or self.router is None:
+            ownership = self.experts.ownership_scores(h)
+            return ownership, ownership
+        router = self.joint_routers.get(bank_id, self.router) if bank_id else self.router
         gates = router.gates(h, self.experts)
-        if isinstance(router, KeyRouter):
-            return gates, gates
         if router is not self.router or not self.config.router.add_ownership or not self.config.has_ownership:
             return gates, None
         ownership = self.experts.ownership_scores(h)
         return gates + ownership, ownership
-
-    def _router_of(self, bank_id: BankId | None) -> Router:
-        if self.uses_keys or self.router is None:
-            return KeyRouter()
-        return self.joint_routers.get(bank_id, self.router) if bank_id else self.router
 
     def route_by_keys_if_needed(self) -> None:
         """Route by `keys` where the trained router lacks a gate for one of the experts."""
@@ -643,11 +637,9 @@ class Model(nn.Module):
             One answer per input; None where the model abstains.
         """
         (rule, bank_id), h = self.rule_and_bank(), self.embed(inputs)
-        if top is None or not rule.routed:
-            parts = self._parts_of_features(h)
-            predicted = predict(rule, parts, rule.weights(parts))
-        else:
-            predicted = self._predict_sparse(h, rule, bank_id, top)
+        some = top if rule.routed else None
+        parts = self.parts_of(h, bank_id) if some is None else self._sparse_parts(h, bank_id, some)
+        predicted = predicted_classes(_compose(rule, parts))
         classes, answers = self.classes, predicted.tolist()
         answers = [classes[index] for index in answers] if classes else answers
         if abstain is None:
@@ -655,7 +647,8 @@ class Model(nn.Module):
         unfamiliar = self.features_unfamiliar(h, abstain).tolist()
         return [None if unknown else answer for answer, unknown in zip(answers, unfamiliar, strict=True)]
 
-    def _predict_sparse(self, h: Tensor, rule: Rule, bank_id: BankId, top: int) -> Tensor:
+    def _sparse_parts(self, h: Tensor, bank_id: BankId, top: int) -> Parts:
+        """Return the record of the experts with the largest gates alone, so many of each example."""
         if not 1 <= top <= len(self.experts):
             raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
         gates, ownership = self._gates_and_ownership(h, bank_id)
@@ -672,7 +665,7 @@ class Model(nn.Module):
                 else (self.experts, ownership, first)
             )
             parts = self._with_confidences(parts, *known)
-        return predict(rule, parts, rule.weights(parts))
+        return parts
 
     def explain(self, inputs: Inputs, abstain: float | None = None) -> list[Explanation]:
         """Return for each input the answer, the weights and contributions of the experts, and the exact radius.
@@ -856,7 +849,7 @@ class Model(nn.Module):
             Where the experts have changed and the model has no calibration examples.
         """
         experts, before = list(self.experts), self.control
-        if before is not None and before.covers(experts):
+        if before is not None and list(before.experts) == experts:
             return before
         if self.calibration_set is None:
             raise RedxError(
@@ -1003,6 +996,12 @@ def _full_ownership(library: ExpertLibrary, parts: Parts, ownership: Tensor, col
         return ownership
     own = own.to(ownership.device)
     return ownership + own_class_score(parts.base[:, None] + parts.residuals, own if columns is None else own[columns])
+
+
+def _compose(rule: Rule, parts: Parts) -> Tensor:
+    """Return the scores of the composed answers under the rule's own weights, chunk by chunk: (N, C)."""
+    scores = [compose(rule, part, rule.weights(part)) for _, part in parts.chunks()]
+    return torch.cat(scores) if scores else parts.base
 
 
 def is_own(backbone: Backbone) -> bool:

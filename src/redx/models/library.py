@@ -112,7 +112,7 @@ class ExpertLibrary:
     @property
     def extended_base(self) -> Base:
         """The base with one output at the floor for every new class; the base itself where there is none."""
-        return extend_base(self.base, len(self.new_classes))
+        return extend_base(self.base, len(self.new_classes)) if self.new_classes else self.base
 
     # --- what the experts compute
 
@@ -132,7 +132,7 @@ class ExpertLibrary:
             Residuals or logits of shape (N, K, C), C with the new classes.
         """
         new_classes, known, config = self.new_classes, self.base.known, self.banks[bank_id]
-        name = str(config.experts_of or bank_id)
+        name = config.experts_of or bank_id
         if not new_classes and len(self):  # all experts have outputs alike
             return self._stacks.run(name, self._members(bank_id), h)
         outputs = h.new_zeros(len(h), len(self), known + len(new_classes))
@@ -163,7 +163,7 @@ class ExpertLibrary:
         if self.new_classes:  # then experts have outputs of several widths
             return self.outputs(bank_id, h).gather(1, first[..., None].expand(-1, -1, self.extended_base.outputs))
         config = self.banks[bank_id]
-        return self._stacks.run(str(config.experts_of or bank_id), self._members(bank_id), h, first)
+        return self._stacks.run(config.experts_of or bank_id, self._members(bank_id), h, first)
 
     def ownership_scores(self, h: Tensor) -> Tensor:
         """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""

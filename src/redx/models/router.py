@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Generator, Tensor, nn
@@ -23,18 +23,6 @@ if TYPE_CHECKING:
     from redx.models.library import ExpertLibrary
 
 TRAINED, KEYS = "router", "keys"  # what `--router` takes: the trained router, or the experts' own scores
-
-
-class Router(Protocol):
-    """Gives one gate per expert of a library."""
-
-    def missing(self, names: Sequence[str]) -> list[str]:
-        """Return the experts among `names` that this router has no gate for."""
-        ...
-
-    def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
-        """Return the gates of features h, (N, E) to (N, K), in the order of the library."""
-        ...
 
 
 class NetworkRouter(nn.Module):
@@ -93,10 +81,12 @@ class TrainedRouter(nn.Module):
         self.network, self.experts = network.eval(), tuple(experts)
 
     def missing(self, names: Sequence[str]) -> list[str]:
+        """Return the experts among `names` that this router has no gate for."""
         known = set(self.experts)
         return [name for name in names if name not in known]
 
     def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
+        """Return the gates of features h, (N, E) to (N, K), in the order of the library."""
         in_order = experts.names == self.experts
         if not in_order and (missing := self.missing(experts.names)):
             raise RedxError(
@@ -133,16 +123,6 @@ def check_router(config: RouterConfig) -> None:
 def build_router(inputs: int, experts: int, config: RouterConfig) -> nn.Module:
     """Return the untrained router that the settings name."""
     return ROUTERS[config.shape](inputs, experts, config)
-
-
-class KeyRouter:
-    """The open-set router: every expert's own ownership score is its gate."""
-
-    def missing(self, names: Sequence[str]) -> list[str]:
-        return []
-
-    def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
-        return experts.ownership_scores(h)
 
 
 def check_routing(name: str) -> str:

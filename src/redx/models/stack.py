@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from redx.config import BankId
 from redx.models.banks import ROWS, Bank, LowRankBank, MLPBank
 from redx.models.expert import Expert
 from redx.models.ownership import OwnershipScorer, own_class_score
@@ -298,9 +299,9 @@ class Stacks:
     """The stacked experts of a library, by bank, and their stacked ownership scores."""
 
     def __init__(self) -> None:
-        self._stacks: dict[str, Stack] = {}
+        self._stacks: dict[BankId | str, Stack] = {}
 
-    def run(self, name: str, members: Members, h: Tensor, first: Tensor | None = None) -> Tensor:
+    def run(self, name: BankId | str, members: Members, h: Tensor, first: Tensor | None = None) -> Tensor:
         """Return the outputs of a bank: of all experts, (N, E) to (N, K, C), or of those asked first, to (N, T, C)."""
         stack = self._stacks.setdefault(name, Stack())
         with torch.no_grad():
