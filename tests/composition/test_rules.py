@@ -8,11 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 
+import redx
 from helpers.parts import any_parts, draw_parts, reorder_experts
 from redx.composition import rules
 from redx.composition.evaluation import certify, predict
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import RULES, Rule, compose
+from redx.config import BankId
 from redx.errors import RedxError
 
 every_rule = pytest.mark.parametrize("rule", RULES.values(), ids=list(RULES))
@@ -173,3 +175,14 @@ def test_a_rule_from_outside_has_a_row_words_and_a_colour() -> None:
             RULES.register("second", 3)
     finally:
         RULES.unregister("first")
+
+
+@pytest.mark.parametrize("name", ["base", "red", "fixed", "sum", "moe", "uniform"])
+def test_rules_are_taken_by_name_everywhere(name: str) -> None:
+    parts, rule = draw_parts(20, 3, 4), RULES[name]
+    assert torch.equal(redx.compose(name, parts), compose(rule, parts, rule.weights(parts)))
+    assert torch.equal(redx.predict(name, parts), redx.predict(rule, parts))
+    assert torch.equal(redx.certify(name, parts).radius, redx.certify(rule, parts).radius)
+    bank = BankId(rule.form, "plain")
+    rows = redx.evaluate({bank: parts}, task="t", seed=0, domains=("a", "b", "c"), rules=[name], kinds=[])
+    assert {row["rule"] for row in rows} == {name}

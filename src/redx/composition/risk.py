@@ -560,6 +560,17 @@ class RiskControl:
         ------
         RedxError
             If the control is not calibrated, or if only one of the two records has confidences.
+
+        Examples
+        --------
+        >>> base, residuals = torch.tensor([[1.0, 0.0]]).expand(99, -1), torch.tensor([[[0.0, 2.0]]]).expand(99, -1, -1)
+        >>> held_out = Parts(base, residuals, torch.zeros(99, 1), labels=torch.zeros(99, dtype=torch.int64))
+        >>> new = Parts(base[:1], residuals[:1], torch.zeros(1, 1))  # its label is not known
+        >>> certify("red", new).predicted
+        tensor([1])
+        >>> control = RiskControl(risk=0.1).calibrate(held_out)
+        >>> certify("red", control.apply(new)).predicted  # the expert does harm, so it is cut off
+        tensor([0])
         """
         if isinstance(record, Parts):
             controlled = self._with_confidences(record)

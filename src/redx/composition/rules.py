@@ -318,7 +318,7 @@ def get_rule(rule: Rule | str) -> Rule:
     return rule if isinstance(rule, Rule) else RULES[rule]
 
 
-def compose(rule: Rule | str, parts: Parts, weights: Tensor) -> Tensor:
+def compose(rule: Rule | str, parts: Parts, weights: Tensor | None = None) -> Tensor:
     """Return the scores of the composed answers.
 
     Parameters
@@ -328,7 +328,7 @@ def compose(rule: Rule | str, parts: Parts, weights: Tensor) -> Tensor:
     parts
         Base logits (N, C) and residuals (N, K, C).
     weights
-        The weight of every expert, (N, K).
+        The weight of every expert, (N, K); by default the rule's own.
 
     Returns
     -------
@@ -345,8 +345,11 @@ def compose(rule: Rule | str, parts: Parts, weights: Tensor) -> Tensor:
     ... )
     >>> compose("red", parts, torch.tensor([[1.0, 0.0]]))
     tensor([[1., 3.]])
+    >>> compose("sum", parts)
+    tensor([[1., 3.]])
     """
     rule = get_rule(rule)
+    weights = rule.weights(parts) if weights is None else weights
     return mix(rule, rule.read(parts.base), rule.read(contributing(rule, parts).residuals), weights)
 
 

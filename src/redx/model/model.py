@@ -1000,7 +1000,7 @@ def _full_ownership(library: ExpertLibrary, parts: Parts, ownership: Tensor, col
 
 def _compose(rule: Rule, parts: Parts) -> Tensor:
     """Return the scores of the composed answers under the rule's own weights, chunk by chunk: (N, C)."""
-    scores = [compose(rule, part, rule.weights(part)) for _, part in parts.chunks()]
+    scores = [compose(rule, part) for _, part in parts.chunks()]
     return torch.cat(scores) if scores else parts.base
 
 
