@@ -37,7 +37,7 @@ def print_json(value: object) -> None:
 
 
 def say(*lines: str, error: bool = False) -> None:
-    """Print lines, in which control characters are escaped; on stderr where they tell of an error."""
+    """Print lines, in which control characters are escaped; on stderr where they report an error."""
     for line in lines:
         typer.echo(printable(line), err=error)
 

@@ -1,6 +1,6 @@
 """Comparisons on the same examples: paired differences of rules, and what each expert adds where.
 
-All functions are pure functions of `Parts`, or of tensors that tell which answers are correct.
+All functions are pure functions of `Parts`, or of tensors that say which answers are correct.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Report:
-    """What a worker tells about a call besides its result: its seconds, and what it logged."""
+    """What a worker reports of a call besides its result: its seconds, and what it logged."""
 
     seconds: float
     messages: tuple[str, ...]

@@ -123,7 +123,7 @@ def expert_index(rule: Rule, experts: Sequence[str], count: int, domains: Any) -
     """Return the index of the expert of each example's domain, (N,); -1 where it is unknown."""
     if domains is None:
         if rule.knows_domain:
-            raise InvalidInput(f"The rule {rule.name!r} must be told the domain of each example; give `domains`.")
+            raise InvalidInput(f"The rule {rule.name!r} needs the true domain of each example; give `domains`.")
         return torch.full((count,), -1)
     names = [str(name) for name in column_or_1d(domains)]
     if len(names) != count:

@@ -169,7 +169,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, labels = np.unique(y, return_inverse=True)
         self._fitted_classes = self.classes_  # experts may bring others
         if len(self.classes_) < 2:
-            raise InvalidInput("RedClassifier tells classes apart, but y has 1 class; give examples of at least two.")
+            raise InvalidInput("RedClassifier separates classes, but y has 1 class; give examples of at least two.")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):  # torch's global generator is as before afterwards
             self._train(features, labels, domains, seed)

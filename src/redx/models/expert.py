@@ -193,7 +193,7 @@ def _open_tensors(path: Path) -> AbstractContextManager[SafetensorsFile]:
 
 
 def _identify(path: Path) -> tuple[int, ...] | None:
-    """Return what tells a file from one that replaces it; None where there is no file."""
+    """Return what differs between a file and one that replaces it; None where there is no file."""
     try:
         status = os.stat(path)
     except OSError:

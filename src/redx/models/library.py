@@ -296,11 +296,11 @@ class ExpertLibrary:
         self._found, self._owners = {}, {}  # networks and ownership scores that were looked up
 
     def _check_free(self, name: str, taken: Sequence[str]) -> None:
-        """Refuse a name that another expert has, or that some disks cannot tell from another's."""
+        """Refuse a name that another expert has, or that some disks take for another's."""
         if name in taken:
             raise RedxError(f"There is an expert {name!r} already; replace it, or remove it first.")
         if same := [other for other in taken if other.casefold() == name.casefold()]:
-            raise RedxError(f"There is an expert {same[0]!r}, which some disks cannot tell from {name!r}; rename one.")
+            raise RedxError(f"There is an expert {same[0]!r}, which some disks take for {name!r}; rename one.")
 
     def _check_fits(self, expert: Expert, unverified: bool, leaving: str = "") -> None:
         """Refuse an expert that was trained on another base or lacks a part of some bank."""

@@ -264,7 +264,7 @@ def _in_order(placed: Sequence[tuple[int, int]]) -> bool:
 
 
 def _first_parameter(bank: Bank) -> Tensor:
-    """Return one parameter of a bank, which tells where it lies without a walk over all parameters."""
+    """Return one parameter of a bank, which shows its device without a walk over all parameters."""
     if isinstance(bank, LowRankBank):
         return bank.down
     network = bank.network if isinstance(bank, ValueBank) else bank

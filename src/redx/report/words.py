@@ -6,7 +6,7 @@ from redx.composition.rules import RULES
 from redx.report.colours import label_of
 from redx.report.document import RunFigures
 
-LEVEL = 0.05  # of the tests that tell a difference from chance
+LEVEL = 0.05  # significance level of the paired tests
 
 
 def name_of(rule: str) -> str:

@@ -118,7 +118,7 @@ def check_run(
     Returns
     -------
     CheckResult
-        The checks; its `ok` tells whether all hold.
+        The checks; its `ok` says whether all hold.
 
     Raises
     ------

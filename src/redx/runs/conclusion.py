@@ -142,7 +142,7 @@ def renew(
         control = calibration if number == seed else read_calibration(run / f"seed-{number}")
         results[number] = SeedResults(stored, rows or evaluate_parts(config, number, stored), control)
     with guarded(run / "summary.json", "lacks figures, or has some of the wrong kind", "repeat the run"):
-        hashes = read_json(run / "data.json", DataFile, misfit="does not tell how the data were split").sha256
+        hashes = read_json(run / "data.json", DataFile, misfit="does not say how the data were split").sha256
         digests = [hashes[str(number)]["test"] for number in results]
         summary = {name: value for name, value in old.items() if name not in ("paired", "modularity")}
         summary |= describe_figures(config, results, digests, old["data"]["test"])

@@ -1,4 +1,4 @@
-"""The parts of a seed on disk: one file per bank, and each file tells which set it belongs to."""
+"""The parts of a seed on disk: one file per bank, and each file names the set that it belongs to."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _test_digests(folder: Path) -> dict[str, str]:
     path = folder / "data.json"
     if not exists(path):
         return {}
-    hashes = read_json(path, DataFile, misfit="does not tell how the data were split").sha256
+    hashes = read_json(path, DataFile, misfit="does not say how the data were split").sha256
     return {seed: names["test"] for seed, names in hashes.items() if exists(folder / f"seed-{seed}" / "parts")}
 
 

@@ -206,7 +206,7 @@ def out_of_scope(config: RunConfig, splits: Sequence[str] = ("validation", "test
     Parameters
     ----------
     config
-        Settings of the run, which tell where the data lie.
+        Settings of the run, which say where the data are.
     splits
         Names of the splits.
 

@@ -31,7 +31,7 @@ def study(config: RunConfig, data: dict[int, Data], models: dict[int, Model], pa
 
 
 def abstention(config: RunConfig, data: dict[int, Data], models: dict[int, Model]) -> Study:
-    """Return how well out-of-scope test queries are told from in-scope ones, at several rates of false abstention."""
+    """Return how well abstention separates out-of-scope from in-scope queries, at several rates of false abstention."""
     (queries,) = out_of_scope(config, ("test",))
     by_seed = [_figures(config, data[seed], model, queries) for seed, model in models.items()]
     figures = {name: sum(one[name] for one in by_seed) / len(by_seed) for name in by_seed[0]}
