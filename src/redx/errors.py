@@ -22,6 +22,10 @@ class RedxError(Exception):
         super().__init__(printable(message))
 
 
+class RefusedError(RedxError):
+    """An expert was measured and not taken; nothing was changed. The command line exits with code 1."""
+
+
 def printable(text: str) -> str:
     """Return text in one line, whose control, format and unassigned characters are written as escapes.
 

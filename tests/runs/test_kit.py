@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 import redx
+from helpers.commands import Ask, refused, succeeded
+from helpers.own_data import draw_clouds, write_arrays
+from redx.errors import RedxError
+from redx.runs import editing
 from redx.runs.folder import load_seed, read_config
+from redx.runs.kit import read_kit, write_kit
 from redx.training.datasets import read_features, read_shared, split_validation
 
 
@@ -57,3 +65,139 @@ def test_a_saved_model_leaves_out_calibration_and_shared_examples_where_asked(cl
     owners = redx.Model.from_pretrained(tmp_path / "owners")
     assert owners.anchor_data is not None
     assert owners.calibration_set is None
+
+
+# --- kits
+
+
+@pytest.fixture(scope="module")
+def kit(clouds: redx.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kit of the run on clouds."""
+    path = tmp_path_factory.mktemp("kit") / "kit.zip"
+    write_kit(clouds.folder, path)
+    return path
+
+
+def entries_of(path: Path) -> dict[str, bytes]:
+    """Return the content of an archive by name."""
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def rewrite(path: Path, entries: dict[str, bytes], **entry: Any) -> Path:
+    """Write an archive of these entries, each with other attributes than ours."""
+    with zipfile.ZipFile(path, "w", entry.pop("compression", zipfile.ZIP_STORED)) as archive:
+        for name, content in entries.items():
+            about = zipfile.ZipInfo(name)
+            about.compress_type = archive.compression
+            for key, value in entry.items():
+                setattr(about, key, value)
+            archive.writestr(about, content)
+    return path
+
+
+def own_data(path: Path, seed: int = 7, count: int = 120) -> Path:
+    """Write examples of a new owner."""
+    arrays = draw_clouds(count, seed)
+    return write_arrays(path, x=arrays["x"], y=arrays["y"])
+
+
+def test_a_kit_holds_the_shared_features_and_nothing_else(clouds: redx.Run, kit: Path, tmp_path: Path) -> None:
+    features = read_features(clouds.folder / "seed-0" / "features.safetensors")
+    content = kit.read_bytes()
+    shared = rows_of(read_shared(clouds.folder / "seed-0" / "shared.safetensors").inputs)
+    for split in (features.train, features.validation, features.test):
+        assert not any(row in content for row in rows_of(split.inputs) - shared)
+    assert all(row in content for row in shared)
+    assert str(clouds.folder.parent).encode() not in content
+    again = tmp_path / "again.zip"
+    inside = write_kit(clouds.folder, again)
+    assert again.read_bytes() == content
+    assert (inside["examples"], inside["domains"]) == (len(shared), ["0", "1", "2", "3"])
+    assert inside["files"] == {name: len(value) for name, value in entries_of(kit).items()}
+    with pytest.raises(RedxError, match=r"There is a file .*again.zip already"):
+        write_kit(clouds.folder, again)
+
+
+def test_an_expert_trained_with_a_kit_is_that_of_the_run(clouds_copy: Path, kit: Path, tmp_path: Path) -> None:
+    data = own_data(tmp_path / "own.npz")
+    there = editing.train_expert(read_kit(kit), "new", data, tmp_path / "there")
+    here = editing.train_expert(clouds_copy, "new", data, tmp_path / "here")
+    assert there.info == here.info
+    ours, theirs = here.tensors(), there.tensors()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert "new" in editing.add_expert(clouds_copy, tmp_path / "there", force=True).experts
+
+
+def test_the_commands_of_two_teams(clouds_copy: Path, tmp_path: Path, ask: Ask) -> None:
+    kit, own = tmp_path / "kit.zip", ("--domain", "new", "--data", own_data(tmp_path / "own.npz"))
+    out = succeeded(ask("experts", "kit", clouds_copy, "--out", kit))
+    assert all(word in out for word in ("shared.safetensors", "no text", "calibration", "4 domains"))
+    refused(ask("experts", "kit", clouds_copy, "--out", kit), "already")
+    succeeded(ask("experts", "train", "--kit", kit, *own, "--out", tmp_path / "new"))
+    refused(ask("experts", "train", clouds_copy, "--kit", kit, *own), "Give the folder of a run, or a kit")
+    refused(ask("experts", "train", *own), "Give the folder of a run, or a kit")
+    refused(ask("experts", "train", clouds_copy, *own, "--backbone", "x"), "--backbone goes with --kit")
+
+
+@pytest.mark.slow
+def test_a_kit_of_texts_needs_the_same_backbone(addition_copy: Path, qwen: Path, tmp_path: Path) -> None:
+    kit = tmp_path / "kit.zip"
+    write_kit(addition_copy, kit)
+    assert b"What is" not in kit.read_bytes()
+    assert str(qwen).encode() not in kit.read_bytes()
+    with pytest.raises(RedxError, match=r"needs the backbone 'qwen', which is not here .* give its folder"):
+        read_kit(kit)
+    assert read_kit(kit, str(qwen)).check_base()["backbone"]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda path, files: path.write_bytes(b"PK"), "is no archive"),
+        (lambda path, files: rewrite(path, {**files, "../evil": b"x"}), "holds other files than a kit"),
+        (lambda path, files: rewrite(path, {"/etc/kit.json": b"x", **files}), "holds other files than a kit"),
+        (lambda path, files: rewrite(path, {"kit.json": files["kit.json"]}), "holds other files than a kit"),
+        (lambda path, files: rewrite(path, files, external_attr=0o120777 << 16), "has a link"),
+        (lambda path, files: rewrite(path, files, compression=zipfile.ZIP_DEFLATED), "a link, or a packed"),
+        (lambda path, files: rewrite(path, files | {"kit.json": b"{}"}), "does not describe a kit"),
+        (lambda path, files: rewrite(path, files | {"base.safetensors": b"x" * 100}), "base.safetensors"),
+        (
+            lambda path, files: rewrite(path, files | {"shared.safetensors": save({"inputs": torch.zeros(2, 3)})}),
+            "is no shared subset",
+        ),
+        (
+            lambda path, files: rewrite(
+                path,
+                files
+                | {
+                    "shared.safetensors": save(
+                        {
+                            "inputs": torch.zeros(2, 3),
+                            "labels": torch.zeros(2, dtype=torch.long),
+                            "domains": torch.zeros(2, dtype=torch.long),
+                        }
+                    )
+                },
+            ),
+            "features that the base does not read",
+        ),
+        (
+            lambda path, files: rewrite(
+                path, files | {"kit.json": files["kit.json"].replace(b'"base weights": "', b'"base weights": "0')}
+            ),
+            "base weights differ",
+        ),
+    ],
+)
+def test_a_kit_from_a_stranger_is_refused(
+    kit: Path, tmp_path: Path, change: Callable[[Path, dict[str, bytes]], object], named: str
+) -> None:
+    path = tmp_path / "kit.zip"
+    change(path, entries_of(kit))
+    with pytest.raises(RedxError, match=named) as error:
+        read_kit(path).check_base()
+    assert str(error.value).count("\n") == 0
+    assert "/tmp" not in str(error.value).replace(str(tmp_path), "")
+    assert {file.name for file in tmp_path.iterdir()} == {"kit.zip"}

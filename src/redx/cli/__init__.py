@@ -1,4 +1,4 @@
-"""The command line: all verbs; an error of the user becomes one sentence and exit code 2."""
+"""The command line: all verbs; an error of the user becomes one sentence and exit code 2, a refused expert code 1."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redx.cli import (
     sweep,
 )
 from redx.cli.common import say
-from redx.errors import RedxError
+from redx.errors import RedxError, RefusedError
 
 PANELS = {  # how `redx --help` arranges the verbs
     "Train": ("run", "sweep", "report", "list", "fetch", "data"),
@@ -121,6 +121,7 @@ keeping.command("list")(experts.list_experts)
 keeping.command()(experts.add)
 keeping.command()(experts.remove)
 keeping.command()(experts.replace)
+keeping.command()(experts.kit)
 keeping.command()(experts.train)
 keeping.command()(experts.diff)
 app.add_typer(routing, name="router")
@@ -137,7 +138,7 @@ app.command("list")(run.list_tasks)
 
 
 def main(words: list[str] | None = None) -> None:
-    """Run a command; a `RedxError` is printed as one sentence, with exit code 2."""
+    """Run a command; a `RedxError` is printed as one sentence, with exit code 2, or 1 for a refused expert."""
     words = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in words
     try:
@@ -146,4 +147,4 @@ def main(words: list[str] | None = None) -> None:
         if debug:
             raise
         say(f"redx: {error}", error=True)
-        sys.exit(2)
+        sys.exit(1 if isinstance(error, RefusedError) else 2)

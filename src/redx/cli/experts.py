@@ -1,4 +1,4 @@
-"""The verbs around experts: list, add, remove, replace, train, diff; and `router train`."""
+"""The verbs around experts: list, add, remove, replace, kit, train, diff; and `router train`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 SHOWN_FLIPS = 10
 Unverified = Annotated[bool, typer.Option("--unverified", help="accept an expert without a fingerprint of its base")]
 ExpertFolder = Annotated[Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER")]
+Force = Annotated[bool, typer.Option("--force", help="take it although a measurement is against it")]
 Name = Annotated[str, typer.Argument(help="name of an expert; `redx experts list RUN` shows them", metavar="NAME")]
 Rule = Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")]
 Text = Annotated[str | None, typer.Option(help="column with the text", show_default="question or text")]
@@ -52,9 +53,17 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
 
 
 def add(
-    folder: Folder, expert: ExpertFolder, seed: OneSeed = None, unverified: Unverified = False, as_json: AsJson = False
+    folder: Folder,
+    expert: ExpertFolder,
+    seed: OneSeed = None,
+    unverified: Unverified = False,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Add an expert that was trained elsewhere on the same base; nothing else is touched or retrained.
+
+    Exit code 1, and nothing is changed, if it was trained on calibration examples of the run, or if with it the worst
+    router harms more test examples than the risk allows.
 
     Example: `redx experts add runs/mnist runs/mnist/seed-0/removed/8-9`
     """
@@ -62,7 +71,7 @@ def add(
     from redx.runs import editing
 
     with _risk_shown(folder, seed, as_json) as risk:
-        model, name = editing.add_expert(folder, expert, seed, unverified), Expert.load(expert).name
+        model, name = editing.add_expert(folder, expert, seed, unverified, force, _warn), Expert.load(expert).name
         _warn_unverified(unverified, name)
     new = list(model.experts[name].new_classes)
     result = {
@@ -94,9 +103,12 @@ def replace(
     expert: ExpertFolder,
     seed: OneSeed = None,
     unverified: Unverified = False,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Replace an expert by another that was trained on the same base; the old one is kept in seed-N/removed.
+
+    The new one is measured as by `redx experts add`, and refused with exit code 1.
 
     Example: `redx experts replace runs/mnist 8-9 runs/other/seed-0/experts/8-9`
     """
@@ -105,7 +117,7 @@ def replace(
 
     new = Expert.load(expert).name
     with _risk_shown(folder, seed, as_json) as risk:
-        model, kept = editing.replace_expert(folder, name, expert, seed, unverified)
+        model, kept = editing.replace_expert(folder, name, expert, seed, unverified, force, _warn)
         _warn_unverified(unverified, new)
     classes = list(model.experts[new].new_classes)
     note = f"replaced {name} by {new}{_class_note(classes)}"
@@ -115,10 +127,42 @@ def replace(
     _print_result(as_json, result, message)
 
 
-def train(
+def kit(
     folder: Folder,
+    out: Annotated[Path, typer.Option(help="archive to write")] = Path("kit.zip"),
+    seed: OneSeed = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write what the owner of a domain needs to train an expert: base, settings, and shared examples as features.
+
+    The archive holds no text, and no calibration, choice or test example.
+
+    Example: `redx experts kit runs/addition --out kit.zip`
+    """
+    from redx.runs.kit import write_kit
+
+    inside = write_kit(folder, out, seed)
+    if as_json:
+        return print_json(inside)
+    rows = [[name, f"{size:,}"] for name, size in inside["files"].items()]
+    show_table(["file", "bytes"], rows, str(out))
+    say(
+        f"{inside['examples']} shared examples with {inside['features']} features each, {inside['classes']} classes, "
+        f"{len(inside['domains'])} domains ({', '.join(inside['domains'][:SHOWN_FLIPS])}), "
+        f"base {inside['fingerprint']}"
+    )
+    for sentence in inside["reveals"]:
+        say(f"an owner sees {sentence}")
+
+
+def train(
     domain: Annotated[str, typer.Option(help="name of the expert", show_default=False)],
     data: Annotated[Path, typer.Option(help="its data: JSONL, CSV, Parquet or .npz", show_default=False)],
+    folder: Annotated[Path | None, typer.Argument(help="folder of a finished run", metavar="[RUN]")] = None,
+    kit: Annotated[Path | None, typer.Option(help="kit of a run, instead of the run", show_default=False)] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="with --kit: the backbone on this machine", show_default="the run's")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="folder to write", show_default="trained/NAME")] = None,
     text: Text = None,
     label: Label = None,
@@ -126,21 +170,40 @@ def train(
     new_classes: Annotated[
         bool, typer.Option("--new-classes", help="accept labels that the base does not know, as classes of this expert")
     ] = False,
+    row_hashes: Annotated[
+        bool, typer.Option("--row-hashes/--no-row-hashes", help="let the expert carry hashes of its rows")
+    ] = True,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train one expert alone, on any machine, from its own data and the base and shared data of a run.
+    """Train one expert alone, on any machine, from its own data and a kit of a run, or the run itself.
 
     Of the run's folder only config.json and the seed's model.json, base.safetensors and shared.safetensors are read.
 
-    Example: `redx experts train runs/addition --domain dozens --data dozens.jsonl`
+    Example: `redx experts train --kit kit.zip --domain dozens --data dozens.jsonl --out dozens`
     """
     from redx.runs import editing
+    from redx.runs.kit import read_kit
+
+    if (folder is None) == (kit is None):
+        raise RedxError("Give the folder of a run, or a kit of one with --kit.")
+    if (backbone is not None and kit is None) or (seed is not None and kit is not None):
+        raise RedxError("--backbone goes with --kit, and --seed with the folder of a run; leave it out.")
+    source = read_kit(kit, backbone) if kit is not None else folder
+    assert source is not None
 
     target = out or Path("trained") / domain
     columns = {"text": text, "label": label}
     expert = editing.train_expert(
-        folder, domain, data, target, **columns, dtype=dtype, seed=seed, new_classes=new_classes
+        source,
+        domain,
+        data,
+        target,
+        **columns,
+        dtype=dtype,
+        seed=seed,
+        new_classes=new_classes,
+        row_hashes=row_hashes,
     )
     new = list(expert.new_classes)
     result = {"domain": expert.name, "folder": str(target), **expert.info["metrics"], **expert.info["training"]}
@@ -239,6 +302,10 @@ def _risk_shown(folder: Path, seed: int | None, as_json: bool) -> Iterator[dict[
     risk["after"] = risk_figures(folder, seed)
     if not as_json:
         show_risk(risk["before"], risk["after"], f"{folder}: risk on the test split")
+
+
+def _warn(note: str) -> None:
+    say(f"warning: {note}", error=True)
 
 
 def _warn_unverified(unverified: bool, name: str) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,18 @@ from redx.config import RunConfig
 from redx.data.dataset import Split
 from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
 from redx.data.splits import sample_per_group
-from redx.errors import RedxError
+from redx.errors import RedxError, RefusedError
 from redx.io.files import check_name, to_safe_name, write_json, write_tensors
 from redx.model.model import Model, ModelInfo
-from redx.model.persistence import read_base, read_info
 from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base
-from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
-from redx.models.fingerprint import fingerprint_base
 from redx.models.router import TRAINED, TrainedRouter
+from redx.runs.admission import check_harm, check_rows, with_row_hashes
 from redx.runs.conclusion import renew
 from redx.runs.folder import choose_seed, load_seed, lock_run
+from redx.runs.kit import Kit, kit_of_run
+from redx.runs.parts import StoredParts
 from redx.runs.stages import write_test_parts
 from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
@@ -35,13 +36,25 @@ from redx.training.experts import DTYPES, measure_expert, train_experts
 from redx.training.features import embed_split
 from redx.training.router import train_router
 
+log = logging.getLogger("redx")
+
 MIN_EXAMPLES = 8  # that an expert can be trained on
 MIN_NEW = 4  # examples of a class that it brings
 HELD_OUT = 0.1  # share of an expert's own data that is kept for its metrics
 
 
-def add_expert(run: Path, folder: Path, seed: int | None = None, unverified: bool = False) -> Model:
+def add_expert(
+    run: Path,
+    folder: Path,
+    seed: int | None = None,
+    unverified: bool = False,
+    force: bool = False,
+    tell: Callable[[str], None] = log.warning,
+) -> Model:
     """Add the expert in a folder to a run, and return the run's model.
+
+    It is measured first: calibration examples must not be among the rows that it was trained on, and the harm of the
+    worst router on the test split must not be above the risk.
 
     Parameters
     ----------
@@ -53,8 +66,17 @@ def add_expert(run: Path, folder: Path, seed: int | None = None, unverified: boo
         Which seed of the run; the first by default.
     unverified
         Accept an expert that carries no fingerprint of its base.
+    force
+        Take it whatever the measurements say; `tell` then receives what was wrong.
+    tell
+        Receives warnings.
+
+    Raises
+    ------
+    RefusedError
+        Where a measurement is against it; nothing is changed.
     """
-    with edit_run(run, seed) as editing:
+    with edit_run(run, seed, force, tell) as editing:
         editing.add(Expert.load(folder), unverified)
     return editing.model
 
@@ -76,9 +98,17 @@ def remove_expert(run: Path, name: str, seed: int | None = None) -> Path:
 
 
 def replace_expert(
-    run: Path, name: str, folder: Path, seed: int | None = None, unverified: bool = False
+    run: Path,
+    name: str,
+    folder: Path,
+    seed: int | None = None,
+    unverified: bool = False,
+    force: bool = False,
+    tell: Callable[[str], None] = log.warning,
 ) -> tuple[Model, Path]:
     """Replace an expert of a run; return the run's model and the folder that the old expert is kept in.
+
+    The new one is measured first, as by `add_expert`.
 
     Parameters
     ----------
@@ -90,12 +120,12 @@ def replace_expert(
         Folder of the new expert; it may be the old one's own folder.
     seed
         Which seed of the run; the first by default.
-    unverified
-        Accept an expert that carries no fingerprint of its base.
+    unverified, force, tell
+        As for `add_expert`.
     """
     on_disk = Expert.load(folder)
     new = Expert(on_disk.info, on_disk.tensors())  # in memory, for its folder may be the one that is moved
-    with edit_run(run, seed) as editing:
+    with edit_run(run, seed, force, tell) as editing:
         kept = editing.replace(name, new, unverified)
     return editing.model, kept
 
@@ -114,12 +144,19 @@ class Editing:
         The splits of the run as features.
     seed
         The seed.
+    admit, tell
+        Calls a check of a new expert, which may refuse it; receives warnings.
+    added
+        The new experts.
     """
 
     model: Model
     transaction: Transaction
     features: Features
     seed: int
+    admit: Callable[[Callable[[], None]], None]
+    tell: Callable[[str], None]
+    added: list[str] = field(default_factory=list)
 
     def add(self, expert: Expert, unverified: bool = False) -> None:
         """Add an expert after measuring it on the run's own data."""
@@ -140,6 +177,9 @@ class Editing:
 
     def _write(self, name: str) -> None:
         model, folder = self.model, self.transaction.folder
+        share, salt = model.config.ownership.calibration, model.experts.fingerprint["base weights"]
+        self.admit(lambda: check_rows(model.experts[name], self.features, share, self.seed, salt, self.tell))
+        self.added.append(name)
         anchors = read_shared(folder / "shared.safetensors")
         validation = self.features.choices(model.config.ownership.calibration, self.seed)
         domains = model.info.domains
@@ -160,27 +200,66 @@ class Editing:
 
 
 @contextmanager
-def edit_run(run: Path, seed: int | None = None) -> Iterator[Editing]:
-    """Lock a run and change its experts in one transaction; parts, results, summary and report follow."""
+def edit_run(
+    run: Path, seed: int | None = None, force: bool = False, tell: Callable[[str], None] = log.warning
+) -> Iterator[Editing]:
+    """Lock a run and change its experts in one transaction; parts, results, summary and report follow.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    seed
+        Which seed of the run; the first by default.
+    force
+        Whether new experts are taken although a check refuses them; `tell` then receives the reason.
+    tell
+        Receives warnings.
+    """
+
+    def admit(check: Callable[[], None]) -> None:
+        try:
+            check()
+        except RefusedError as error:
+            if not force:
+                raise
+            tell(f"taken by force: {str(error).rpartition(';')[0]}")
+
     config, seed = choose_seed(run, seed)
     folder = run / f"seed-{seed}"
     with lock_run(run, config):
         model = load_seed(folder, config)
         features = read_features(folder / "features.safetensors")
         with edit(folder) as transaction:
-            yield Editing(model, transaction, features, seed)
-            _conclude(transaction, model, features, config, seed)
+            editing = Editing(model, transaction, features, seed, admit, tell)
+            yield editing
+
+            def check(stored: StoredParts) -> None:
+                bank_id = config.controlled_bank
+                if editing.added and bank_id is not None:
+                    name, control = ", ".join(editing.added), model.current_control()
+                    admit(lambda: check_harm(name, control, stored.banks[bank_id]))
+
+            _conclude(transaction, model, features, config, seed, check)
 
 
-def _conclude(transaction: Transaction, model: Model, features: Features, config: RunConfig, seed: int) -> None:
+def _conclude(
+    transaction: Transaction,
+    model: Model,
+    features: Features,
+    config: RunConfig,
+    seed: int,
+    check: Callable[[StoredParts], None] = lambda _: None,
+) -> None:
     """Compute what follows from the experts and the router anew: parts, risk control, results, summary, report."""
     stored = write_test_parts(transaction, model, features.test)
+    check(stored)
     control = model.current_control() if config.controlled_bank else None
     renew(transaction, config, seed, stored, control, model)
 
 
 def train_expert(
-    run: Path,
+    source: Path | Kit,
     name: str,
     data: Path,
     out: Path,
@@ -189,13 +268,15 @@ def train_expert(
     dtype: str = "float32",
     seed: int | None = None,
     new_classes: bool = False,
+    row_hashes: bool = True,
 ) -> Expert:
-    """Train one expert alone from its own data, with the base and the shared data of a run, and write it.
+    """Train one expert alone from its own data, with the base and the shared examples of a run, and write it.
 
     Parameters
     ----------
-    run
-        The run folder; only config.json and the seed's model.json, base.safetensors and shared.safetensors are read.
+    source
+        A run folder, of which only config.json and the seed's model.json, base.safetensors and shared.safetensors are
+        read; or what `read_kit` returns for a kit of the run.
     name
         Name of the expert's domain.
     data
@@ -210,17 +291,18 @@ def train_expert(
         Which seed of the run; the first by default.
     new_classes
         Accept labels that the base does not know: the expert brings them as classes of its own.
+    row_hashes
+        Whether the expert carries hashes of its rows, by which the run notices examples that it must not know.
     """
     check_name(name)
     if dtype not in DTYPES:
         raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(DTYPES)}.")
     if (out / "expert.json").exists():
         raise RedxError(f"There is an expert in {out} already; choose another folder with --out.")
-    config, seed = choose_seed(run, seed)
-    seed_folder = run / f"seed-{seed}"
-    info, base = read_info(seed_folder), read_base(seed_folder, build_encoder(config))
+    kit = source if isinstance(source, Kit) else kit_of_run(source, seed)
+    config, info, base, seed = kit.config, kit.info, kit.base, kit.seed
     try:
-        split, new = read_own_data(config, info.classes, info, base, data, text, label, new_classes)
+        split, new = read_own_data(kit.task, info.classes, info, base, data, text, label, new_classes)
     except RedxError as error:
         if NO_CLASS not in str(error):
             raise
@@ -229,7 +311,6 @@ def train_expert(
     own = embed_split(config, base, split)
     if len(own) < MIN_EXAMPLES:
         raise RedxError(f"{data} has {len(own)} examples; an expert needs at least {MIN_EXAMPLES}.")
-    anchors = read_shared(seed_folder / "shared.safetensors")
     draw = generator(seed, "own data", name)
     if new:
         for label_index, label_name in enumerate(new, len(info.classes)):
@@ -244,17 +325,19 @@ def train_expert(
         rows = torch.randperm(len(own), generator=draw)
         count = max(2, round(HELD_OUT * len(own)))
         kept, held = rows[count:], rows[:count]
-    dataset = expert_data(name, own.only(kept), own.only(held), anchors, info.domains)
-    fingerprint = fingerprint_base(base, config, info.classes, info.shape)
+    dataset = expert_data(name, own.only(kept), own.only(held), kit.anchors, info.domains)
+    fingerprint = kit.check_base()
     extended, classes = extend_base(base, len(new)), (*info.classes, *new)
-    origin = {"task": config.task, "preset": config.preset}
+    origin = {"task": kit.task, "preset": kit.preset}
     (expert,) = train_experts(config, [dataset], extended, seed, info.unit, classes, fingerprint, dtype, origin)
+    if row_hashes:
+        expert = with_row_hashes(expert, own.inputs, fingerprint["base weights"])
     expert.save(out)
     return expert
 
 
 def read_own_data(
-    config: RunConfig,
+    task: str,
     classes: Sequence[str],
     info: ModelInfo,
     base: Base,
@@ -265,7 +348,7 @@ def read_own_data(
 ) -> tuple[Split, tuple[str, ...]]:
     """Return a user's own examples of one domain, as the base reads them, and the labels that are new classes."""
     if not classes:
-        raise RedxError(f"The experts of '{config.task}' give numbers, not labels, and cannot be trained from a file.")
+        raise RedxError(f"The experts of '{task}' give numbers, not labels, and cannot be trained from a file.")
     shape = None if base.encoder.reads_text else info.shape
     if new_classes:
         split, new = read_new_classes(file, classes, shape, text, label)
@@ -319,7 +402,7 @@ def retrain_router(
         train = _rows_with_expert(model, features.train)
         validation = _rows_with_expert(model, choices)
         for name, file in more.items():
-            examples, _ = read_own_data(config, model.classes, model.info, model.base, file, text, label)
+            examples, _ = read_own_data(config.task, model.classes, model.info, model.base, file, text, label)
             own = embed_split(config, model.base, examples)
             own = Split(own.inputs, own.labels, torch.full((len(own),), names.index(name)))
             held = torch.arange(len(own)) < max(1, round(HELD_OUT * len(own)))
