@@ -14,7 +14,7 @@ import pytest
 import redx
 from helpers.checked_runs import with_answers, write_risk, write_run
 from helpers.commands import Ask, refused, succeeded
-from redx.runs.check_settings import NAMES, read_settings
+from redx.runs.check import NAMES, read_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "guide" / "check.md"
 

@@ -36,8 +36,7 @@ from redx.io.files import check_name, natural_order, to_safe_name
 from redx.model.model import Model
 from redx.models.expert import Expert
 from redx.report.content import Figure, Line, Panel, Study, Table
-from redx.runs.check import check_run
-from redx.runs.check_settings import Floors, read_settings
+from redx.runs.check import Floors, check_run, read_settings
 from redx.runs.checkpoint import evaluate_checkpoint, export_run
 from redx.runs.folder import SeedFolder, load, lock_run, read_config
 from redx.runs.inspection import inspect_path

@@ -15,13 +15,12 @@ import torch
 
 import redx
 from helpers.checked_runs import DOMAINS, draw_answers, with_answers, write_risk, write_run
+from redx.composition.metrics import upper_bound
 from redx.composition.parts import Parts
 from redx.config import BankId
 from redx.errors import RedxError
-from redx.runs.check import check_run
-from redx.runs.check_bounds import lower_bound, mean_count, upper_bound, worse_p_value
+from redx.runs.check import Floors, check_run, lower_bound, mean_count, worse_p_value
 from redx.runs.check_output import Check, table_rows
-from redx.runs.check_settings import Floors
 from redx.runs.parts import write_parts
 
 MakeRun = Callable[..., Path]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from redx.errors import RedxError
-from redx.runs.check_settings import CheckSettings, Floors, read_settings
+from redx.runs.check import CheckSettings, Floors, read_settings
 
 
 def test_the_file_in_the_run_comes_before_the_one_beside_it_and_options_before_both(tmp_path: Path) -> None:

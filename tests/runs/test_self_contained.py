@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from helpers.serving import asking
 from redx.errors import RedxError
 from redx.runs import editing
 from redx.runs.diff import diff_experts
+from redx.runs.folder import read_config
 from redx.tasks import TASKS
 
 
@@ -93,8 +95,18 @@ def test_certify_says_which_seeds_it_shows(toy: redx.Run, clouds: redx.Run, ask:
     assert "seed 0 " in title(clouds.folder)
 
 
-def test_experts_train_counts_its_examples(clouds_copy: Path, tmp_path: Path) -> None:
+def test_experts_train_counts_its_examples(clouds_copy: Path, tmp_path: Path, ask: Ask) -> None:
     arrays = draw_clouds(450, seed=3)
     data = write_arrays(tmp_path / "own.npz", x=arrays["x"], y=arrays["y"])
-    info = editing.train_expert(clouds_copy, "new", data, tmp_path / "new").info
-    assert (info["training"]["examples"], info["metrics"]["examples"]) == (405, 45)
+    words = ("experts", "train", clouds_copy, "--domain", "new", "--data", data, "--out")
+    assert "on 405 examples" in succeeded(ask(*words, tmp_path / "new"))
+    result = json.loads(succeeded(ask(*words, tmp_path / "again", "--json")))
+    assert (result["examples"], result["held_out"]) == (405, 45)
+
+
+def test_a_run_in_python_takes_the_names_of_the_command_line(clouds: redx.Run, tmp_path: Path) -> None:
+    settings = read_config(clouds.folder).model_dump(mode="json")
+    epochs = {"base": 3, "experts": 2, "router": 2}
+    file = str(clouds.folder.with_suffix(".npz"))
+    named = redx.run("features", "quick", out=tmp_path / "run", data=file, study="none", epochs=epochs)
+    assert read_config(named.folder).model_dump(mode="json") == settings

@@ -17,8 +17,8 @@ from scipy.special import rel_entr
 from redx.adapters.summary import Row, read_rows
 from redx.errors import RedxError
 from redx.io.reading import guarded, is_file, read_json
+from redx.runs.check import RULE, CheckSettings
 from redx.runs.check_output import Check, CheckResult, show_bound, show_number
-from redx.runs.check_settings import RULE, CheckSettings
 
 SMALLEST = 1e-300  # expectation that is told from 0
 WAYS = {  # what is counted of a document's tokens, with the cut-off

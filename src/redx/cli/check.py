@@ -43,9 +43,8 @@ def check(
     from redx.adapters.check import check_adapters
     from redx.adapters.report import is_adapters_run
     from redx.io.files import write_bytes
-    from redx.runs.check import check_run
+    from redx.runs.check import check_run, read_settings
     from redx.runs.check_output import COLUMNS, table_rows, title, to_junit, to_markdown
-    from redx.runs.check_settings import read_settings
 
     floors = {"max_risk": max_risk, "min_accuracy": min_accuracy, "min_certified": min_certified}
     floors |= {"max_harm": max_harm, "min_domain": min_domain}
