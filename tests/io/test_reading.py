@@ -21,6 +21,7 @@ ALLOWED = {  # files outside `io` that read something themselves, and why they m
     "data/tables.py": "a user's own Parquet file, by pyarrow and with bounds on what it unpacks to",
     "tasks/mnist/download.py": "archives from mirrors, whose members are compared with digests by io.download.install",
     "models/backbones/hub.py": "a wheel from PyPI, whose members are compared with digests by io.download.install",
+    "runs/kit.py": "an owner's kit, whose entries are compared with the names and sizes that a kit has",
     "tasks/arithmetic/sentences.py": "templates inside the package",
     "report/page.py": "a template inside the package",
     "model/card.py": "a template inside the package",

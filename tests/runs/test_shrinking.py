@@ -119,7 +119,7 @@ def test_a_pt_file_of_other_scripts_is_shrunk(prefix: str, wrap: bool, tmp_path:
     code, out, _ = ask("inspect", made, "--json")
     told = json.loads(out)
     assert told["kind"] == "checkpoint, slim"
-    assert told["about"][tensor_files.CHECKPOINT_KEY]["beside"] == ({"epoch": 10, "args": {"lr": 1e-4}} if wrap else {})
+    assert told["about"][tensor_files.CHECKPOINT_KEY]["values"] == ({"epoch": 10, "args": {"lr": 1e-4}} if wrap else {})
     refused(ask("evaluate", made), "no checkpoint of a run")
 
 

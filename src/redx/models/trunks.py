@@ -35,7 +35,7 @@ class MLPTrunk(nn.Module):
         Width D of the layers and of h.
     depth
         Number of layers.
-    beside
+    append_features
         Whether the output is h followed by the standardised input, (N, D + E), instead of h alone, (N, D).
 
     Examples
@@ -87,7 +87,7 @@ class TokenSum(nn.Module):
         Width H of the network f and of S.
     depth
         Number of layers of f.
-    beside
+    append_features
         Whether the output is h followed by S, (N, D + H), instead of h alone, (N, D); D is 64.
 
     Examples

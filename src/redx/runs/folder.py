@@ -198,6 +198,8 @@ def add_seeds(folder: Path, config: RunConfig) -> RunConfig:
     check_links(folder)
     _check_settings(folder, config)
     held = finished_seeds(folder) if is_folder(folder) else ()
+    if set(held) <= set(config.seeds):
+        return config
     return config.model_copy(update={"seeds": (*held, *(seed for seed in config.seeds if seed not in held))})
 
 
