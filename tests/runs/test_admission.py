@@ -22,6 +22,7 @@ from redx.errors import RedxError, RefusedError
 from redx.models.base import Base
 from redx.runs import editing, folder
 from redx.runs.admission import HASHES, check_harm, hash_rows
+from redx.runs.diff import diff_experts
 from redx.runs.folder import read_config
 from redx.runs.kit import kit_of_run
 from redx.seeding import generator
@@ -121,6 +122,25 @@ def test_unusable_hashes_are_refused(clouds_copy: Path, tmp_path: Path) -> None:
     save_file(load_file(file) | {HASHES: torch.zeros(2, 2)}, file)
     with pytest.raises(RedxError, match="unusable hashes of its rows"):
         editing.add_expert(clouds_copy, tmp_path / "new")
+
+
+# --- choosing
+
+
+def test_diff_shows_figures_of_choice_examples_that_calibration_does_not_change(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choice = diff_experts(target, removed=["0"])["choice"]
+    assert choice["before"]["examples"] == choice["after"]["examples"] > 20
+    assert choice["before"]["base"] == choice["after"]["base"]
+    read = folder.read_feature_split
+
+    def other_labels(path: Path, part: str) -> Split:
+        split = read(path, part)
+        return Split(split.inputs, 1 - split.labels, split.domains)
+
+    monkeypatch.setattr(folder, "read_feature_split", other_labels)  # what calibration reads
+    assert diff_experts(target, removed=["0"])["choice"] == choice
 
 
 # --- harm on the test split

@@ -257,8 +257,14 @@ def diff(
         for name, row in comparison["certificates"].items()
     ]
     show_table(["certified at", "before", "after", "broken", "appeared"], rows, "Certificates")
-    if comparison["risk"]:
-        show_risk(comparison["risk"]["before"], comparison["risk"]["after"], "Risk, calibrated anew")
+    if all(comparison["choice"].values()):
+        rows = [
+            [side, *(f"{figures[key]:.4f}" for key in ("base", "clean", "worst", "harm"))]
+            for side, figures in comparison["choice"].items()
+        ]
+        count = comparison["choice"]["after"]["examples"]
+        title = f"On {count} choice examples, which are the ones to choose by"
+        show_table(["", "base", comparison["rule"], "any router", "harm"], rows, title)
     rows = [
         [str(flip["row"]), flip.get("text", flip["domain"]), *(str(flip[key]) for key in ("label", "before", "after"))]
         for flip in comparison["examples"][:SHOWN_FLIPS]

@@ -12,7 +12,7 @@ import torch
 from redx.composition import certificate
 from redx.composition.evaluation import CertifiedPredictions, certify
 from redx.composition.parts import Parts
-from redx.composition.risk import RiskControl
+from redx.composition.risk import RiskControl, harm_figures, smallest_risk
 from redx.config import RunConfig
 from redx.data.dataset import Split
 from redx.data.text import unpack_texts
@@ -24,7 +24,7 @@ from redx.models.router import KEYS
 from redx.runs.calibration import describe_risk
 from redx.runs.folder import ask_model, choose_seed
 from redx.tasks import get_task
-from redx.training.datasets import read_feature_split, read_test_inputs
+from redx.training.datasets import read_feature_split, read_test_inputs, split_validation
 
 MAX_FLIPS = 200  # flipped examples that are listed one by one
 
@@ -159,16 +159,18 @@ def diff_experts(
     Returns
     -------
     dict
-        Experts, accuracy, flips, gains and losses by domain, certificates, and the examples that flip.
+        Experts, accuracy, flips, gains and losses by domain, certificates, the examples that flip, and `choice`:
+        figures on the choice examples before and after, which are the ones to choose by.
     """
     if not added and not removed:
         raise RedxError("There is nothing to compare; give --add FOLDER or --remove NAME.")
     config, seed = choose_seed(run, seed)
-    features = run / f"seed-{seed}" / "features.safetensors"
+    number, features = seed, run / f"seed-{seed}" / "features.safetensors"
 
     def ask(model: Model) -> dict[str, Any]:
-        test = read_feature_split(features, "test")
-        return _diff(config, model, test, added, removed, rule, router)
+        validation = read_feature_split(features, "validation")
+        choices = validation.only(split_validation(validation, config.ownership.calibration, number)[0])
+        return _diff(config, model, read_feature_split(features, "test"), choices, added, removed, rule, router)
 
     comparison = ask_model(run, seed, ask)
     flips = comparison["examples"]
@@ -184,6 +186,7 @@ def _diff(
     settings: RunConfig,
     model: Model,
     test: Split,
+    choices: Split,
     added: Sequence[Path],
     removed: Sequence[str],
     rule: str | None,
@@ -195,11 +198,41 @@ def _diff(
     if router is None and model.router is not None and model.router.missing(names):
         router = KEYS  # both sides by the same router
     with model.using(rule, router=router):
-        before = SplitAnswers.compute(model, test)
+        before, chosen = SplitAnswers.compute(model, test), {"before": choice_figures(model, choices)}
         with model.experts.changing() as library:
             for name in set(removed) - set(new):
                 library.remove(name)
             for name, expert in new.items():
                 library.replace(name, expert) if name in removed else library.add(expert)
             comparison = compare_answers(before, SplitAnswers.compute(model, test), model, test, settings.epsilons)
-    return {"rule": rule or model.rule, "router": router or model.routing} | comparison
+            chosen["after"] = choice_figures(model, choices)
+    return {"rule": rule or model.rule, "router": router or model.routing, "choice": chosen} | comparison
+
+
+def choice_figures(model: Model, choices: Split) -> dict[str, Any] | None:
+    """Return what a model does on the choice examples, to choose by; calibration examples play no part in it.
+
+    Parameters
+    ----------
+    model
+        The model, with the rule and router that it uses now.
+    choices
+        Features of the choice examples, on which the cut-off of these figures is set too.
+
+    Returns
+    -------
+    dict or None
+        `examples`, `risk` (that of the model, or the smallest that so many examples support), and the figures of
+        `harm_figures`; None where there are no choice examples or the rule has no risk control.
+    """
+    rule, bank_id = model.rule_and_bank()
+    if not len(choices) or bank_id != model.config.controlled_bank:
+        return None
+    parts = model.parts_of(choices.inputs, bank_id, choices.labels, model.expert_index(choices.domains))
+    if parts.confidences is None:
+        return None
+    promised = model.current_control()
+    risk = max(promised.risk, smallest_risk(len(choices), promised.confidence))
+    plain = parts.with_confidences(parts.confidences, None)
+    control = RiskControl(risk, promised.confidence).calibrate(plain)
+    return {"examples": len(choices), "risk": risk, **harm_figures(rule, control.apply(plain))}
