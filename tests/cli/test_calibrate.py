@@ -31,4 +31,4 @@ def test_a_change_of_experts_shows_the_risk(ask: Ask, clouds_copy: Path) -> None
     assert "risk on the test split" in out
     result = json.loads(succeeded(ask("experts", "add", clouds_copy, clouds_copy / "seed-0/removed/1", "--json")))
     assert result["risk"]["before"]["risk"] == result["risk"]["after"]["risk"]
-    assert "Risk, calibrated anew" in succeeded(ask("experts", "diff", clouds_copy, "--remove", "1"))
+    assert "choice examples" in succeeded(ask("experts", "diff", clouds_copy, "--remove", "1"))
