@@ -1,6 +1,7 @@
 """RedClassifier beside three scikit-learn classifiers that see all data pooled: three data sets, three seeds."""
 
 # %% What is compared: experts trained apart and recomposed, against one model of all data.
+import sys
 from statistics import mean
 
 import numpy as np
@@ -14,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 
 from redx import RedClassifier
 
-SEEDS = (0, 1, 2)
+SEEDS = tuple(map(int, sys.argv[1:])) or (0, 1, 2)  # python examples/scikit_learn.py 0: one seed alone
 DATA = {
     "digits, 5 label pairs": load_digits,
     "wine, clusters": load_wine,
