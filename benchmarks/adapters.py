@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM
 
 from redx.adapters.base import load_base
 from redx.adapters.composed import ComposedLM
-from redx.adapters.library import read_library
+from redx.adapters.library import library_folder, read_library
 
 PROMPT = "The following text is licensed under the terms of"
 
@@ -33,6 +33,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=24, help="new tokens of a generation")
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
+    options.run = library_folder(options.run)
     library = read_library(options.run)
     names = library.names[: options.adapters]
     base = load_base(library.base)

@@ -6,7 +6,8 @@ the help text of its option on the command line.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -57,6 +58,51 @@ class TableConfig(StrictConfig):
     clusters: int = Field(
         default=0, ge=0, le=1000, description="number of clusters; 0: two to eight, depending on the number of examples"
     )
+
+
+MERGES = ("linear", "cat", "ties", "dare_linear", "dare_ties")  # of peft
+
+
+class LoraTraining(StrictConfig):
+    """Settings of the training of one LoRA adapter."""
+
+    rank: int = Field(default=8, ge=1, le=1024, description="rank of the adapters")
+    steps: int = Field(default=60, ge=1, le=100_000, description="training steps of an adapter")
+    batch: int = Field(default=4, ge=1, le=1024, description="blocks of text of a step")
+    tokens: int = Field(default=128, ge=8, le=8192, description="tokens of a block of text")
+    lr: float = Field(default=2e-3, gt=0, le=1, description="peak learning rate")
+    first_block: int = Field(default=0, ge=0, le=1000, description="first block of the model that is adapted")
+
+
+class AdapterConfig(StrictConfig):
+    """Settings of adapters of a language model: which there are, and how they are trained and tested."""
+
+    train: bool = Field(default=False, description="train the adapters that are not given")
+    given: tuple[str, ...] = Field(
+        default=(), description="adapter of a domain as NAME=FOLDER, as peft saves it; repeatable"
+    )
+    domains: tuple[str, ...] = Field(default=(), description="use only this domain; repeatable")
+    training: LoraTraining = LoraTraining()
+    tokens: int = Field(default=96, ge=9, le=8192, description="tokens of a document that are read")
+    documents: int = Field(default=30, ge=1, le=100_000, description="documents of a domain to test on")
+    calibration: int = Field(default=2, ge=1, le=1000, description="calibration documents for every test document")
+    router_documents: int = Field(
+        default=40, ge=1, le=100_000, description="training documents of a domain that the router learns from"
+    )
+    merges: tuple[Literal["linear", "cat", "ties", "dare_linear", "dare_ties"], ...] = Field(
+        default=MERGES, description="merge of peft to compare with, repeatable"
+    )
+    scales: tuple[float, ...] = Field(
+        default=(0.2, 0.5, 1.0), min_length=1, description="weights of a merge, chosen on validation documents"
+    )
+
+    @field_validator("given", mode="before")
+    @classmethod
+    def check_given(cls, given: Any) -> Any:
+        """Return adapters as texts NAME=FOLDER; a mapping is accepted too."""
+        if isinstance(given, Mapping):
+            return tuple(f"{name}={folder}" for name, folder in given.items())
+        return given
 
 
 class EncodingConfig(StrictConfig):
@@ -258,6 +304,7 @@ class RunConfig(ModelConfig):
     )
     questions: QuestionsConfig = QuestionsConfig()
     table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
+    adapters: AdapterConfig | None = Field(default=None, description="adapters, for tasks on a language model")
     integrate: bool = Field(
         default=False, description="stage 4: train plain residual experts and router together, on pooled data"
     )

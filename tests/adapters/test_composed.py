@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 from peft import PeftModel
+from torch import nn
 from transformers import AutoModelForCausalLM
 
 from helpers.adapters import save_adapter
 from redx.adapters.base import BaseLM
 from redx.adapters.composed import ComposedLM
-from redx.adapters.routers import FixedRouter
 from redx.errors import RedxError
+from redx.models.router import TrainedRouter
 
 PROMPT = "What is 12 plus 30?"
 
@@ -116,11 +117,31 @@ def test_adapters_of_different_shape_in_one_stack(
         assert (composed.scores(PROMPT, weights={name: 1.0}) - expected).abs().max() <= 1e-4
 
 
-def test_fixed_router(base: BaseLM, adapter_folders: dict[str, Path]) -> None:
-    model = ComposedLM(base, FixedRouter({"b": 1.0}))
-    for name, folder in adapter_folders.items():
-        model.add(name, folder)
-    assert torch.equal(model.scores(PROMPT), model.scores(PROMPT, weights=[0.0, 1.0, 0.0]))
+class Constant(nn.Module):
+    """A router that has the same gates everywhere."""
+
+    def __init__(self, *gates: float) -> None:
+        super().__init__()
+        self.gates = nn.Buffer(torch.tensor(gates))
+
+    def forward(self, h: torch.Tensor) -> torch.Tensor:
+        return self.gates.expand(len(h), -1)
+
+
+def test_routers(base: BaseLM, adapter_folders: dict[str, Path]) -> None:
+    """The trained router, which does not know one adapter; keys, where one adapter has no score; equal weights."""
+    router = TrainedRouter(Constant(100.0, 0.0), ["b", "c"])
+    ownership: dict[str, nn.Module] = {"a": Constant(0.0, 0.0), "c": Constant(100.0, 0.0)}
+    for routing, weights in ((None, [0.0, 1.0, 0.0]), ("keys", [0.0, 0.0, 1.0]), ("uniform", [1 / 3, 1 / 3, 1 / 3])):
+        model = ComposedLM(base, router, ownership, routing)
+        for name, folder in adapter_folders.items():
+            model.add(name, folder)
+        assert torch.allclose(model.scores(PROMPT), model.scores(PROMPT, weights=weights), atol=1e-6)
+        model.stack.close()
+    with pytest.raises(RedxError, match="no trained router"):
+        ComposedLM(base, routing="router")
+    with pytest.raises(RedxError, match="have no ownership scores"):
+        ComposedLM(base, router, routing="keys")
 
 
 def test_unknown_rule(composed: ComposedLM) -> None:

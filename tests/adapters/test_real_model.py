@@ -14,8 +14,8 @@ from peft import PeftModel
 from redx.adapters.base import BaseLM, load_base
 from redx.adapters.composed import ComposedLM
 from redx.adapters.documents import Document, training_blocks
-from redx.adapters.settings import LoraTraining
 from redx.adapters.training import next_token_loss, save_adapter, train_adapter
+from redx.config import LoraTraining
 from redx.errors import RedxError
 from redx.models.backbones.causal import load_causal_model
 

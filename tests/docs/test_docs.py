@@ -15,7 +15,6 @@ import uvicorn
 import redx
 from helpers.clinc import real_folder
 from helpers.parts import draw_parts, write_parts
-from redx.adapters.run import FinishedRun
 from redx.cli import main
 from redx.engine import ENGINES
 from redx.models.calibration import read_calibration, write_calibration
@@ -84,7 +83,6 @@ def test_commands_in_the_documents_run(
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     if words[0] == "serve":
         monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)  # it would wait for Ctrl+C
-    adapters: redx.Run = request.getfixturevalue("adapters") if words[:2] == ("run", "adapters") else clouds
     configured: list[Any] = []
 
     def run_nothing(
@@ -106,13 +104,8 @@ def test_commands_in_the_documents_run(
         configured.extend(cells)
         return Sweep(tmp_path, {"grid": parse_grid(grid), "cells": []})
 
-    def run_no_adapters(config: Any, out: Path, folders: dict[str, Path]) -> FinishedRun:
-        configured.append(config)
-        return FinishedRun(adapters.folder, adapters.summary, adapters.folder / "report.md")
-
     monkeypatch.setattr(pipeline, "run", run_nothing)
     monkeypatch.setattr(sweep, "sweep", sweep_nothing)
-    monkeypatch.setattr("redx.adapters.run.run_adapters", run_no_adapters)
     with pytest.raises(SystemExit) as stop:
         main(list(words))
     # the experts of the tests are hardly trained: a chain may leave the range, which `solve` reports by exit code 1

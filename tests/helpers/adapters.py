@@ -10,9 +10,8 @@ import torch
 from peft import LoraConfig, PeftConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
+import redx
 from helpers.language_models import save_qwen3
-from redx.adapters.run import run_adapters
-from redx.adapters.settings import get_preset
 
 ALPHABETS = {"digits": "0123456789+=", "lower": "abcdefghij ", "upper": "KLMNOPQRST "}  # of three domains
 
@@ -55,5 +54,4 @@ def run_tiny_adapters(folder: Path) -> Path:
     folder.mkdir()
     model = save_qwen3(folder / "model")
     data = write_documents(folder / "texts.jsonl")
-    changes = {"backbone": str(model), "data": str(data)}
-    return run_adapters(get_preset("tiny").model_copy(update=changes), folder / "run").folder
+    return redx.run("adapters", "tiny", out=folder / "run", train=True, backbone=str(model), data=data).folder

@@ -19,7 +19,7 @@ from redx.composition.metrics import upper_bound
 from redx.composition.parts import Parts
 from redx.config import BankId
 from redx.errors import RedxError
-from redx.runs.check import Floors, check_run, lower_bound, mean_count, worse_p_value
+from redx.runs.check import Floors, check_run, lower_bound, mean_bound, mean_count, worse_p_value
 from redx.runs.check_output import Check, table_rows
 from redx.runs.parts import write_parts
 
@@ -253,3 +253,19 @@ def test_a_rule_that_a_run_cannot_follow_is_refused(make_run: MakeRun) -> None:
         check_run(run, Floors(min_accuracy=0.5), rule="moe")
     with pytest.raises(RedxError, match="nothing to check"):
         check_run(run, Floors())
+
+
+def test_mean_bound_holds_as_often_as_it_says() -> None:
+    """Of 2,000 samples of 20 shares, the bound exceeds the expectation in at most 10 %, for three distributions."""
+    draw = torch.Generator().manual_seed(0)
+    coins = (torch.rand(2000, 20, generator=draw) < 0.3).double()
+    even = torch.rand(2000, 20, generator=draw).double()
+    for values, expectation in ((coins, 0.3), (even, 0.5), (1 - coins, 0.7)):
+        bounds = [mean_bound(float(row.mean()), 20, 0.9) for row in values]
+        assert sum(bound > expectation for bound in bounds) <= 200
+        assert max(bounds) > 0.1, "a bound of zero would hold as well"
+
+
+def test_bounds_of_groups_where_all_shares_agree() -> None:
+    """Where every group has a share of 0 or 1, the bound of a mean is the exact one of a share."""
+    assert 1 - mean_bound(1.0, 100, 0.95) == pytest.approx(upper_bound(0, 100, 0.95))

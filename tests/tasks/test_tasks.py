@@ -19,7 +19,7 @@ from redx.runs.presets import configure
 from redx.tasks import TASKS, Task, get_preset, get_task
 from redx.tasks.arithmetic.task import TASKS as ARITHMETIC
 
-GIVEN = ("jsonl", "features", "intents")  # tasks that need files, which their own tests make
+GIVEN = ("jsonl", "features", "intents", "adapters")  # tasks that need files, which their own tests make
 
 
 @pytest.mark.parametrize("name", [name for name in TASKS if name not in GIVEN])

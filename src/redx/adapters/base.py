@@ -39,6 +39,11 @@ class BaseLM:
         return int(min(limit for limit in (*limits, math.inf) if limit))
 
     @property
+    def width(self) -> int:
+        """Number of values of a hidden state."""
+        return int(self.model.config.hidden_size)
+
+    @property
     def end(self) -> int:
         """The token that ends a text; the last of the vocabulary where the tokenizer has none."""
         token = self.tokenizer.eos_token_id

@@ -8,20 +8,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from redx.adapters import generation
 from redx.adapters.base import BaseLM
-from redx.adapters.choices import RouterName, choose_router, cut_at, get_text_rule, same_rows
 from redx.adapters.documents import tokenise
 from redx.adapters.generation import Generation, TokenStep
-from redx.adapters.library import adapter_folder, open_base, read_heads, read_library
+from redx.adapters.library import adapter_folder, library_folder, open_base, read_library, read_router, read_scores
 from redx.adapters.mixed import AdapterStack
 from redx.adapters.options import GenerationOptions, Weights, expand_options
-from redx.adapters.routers import FixedRouter, Router, check_weights
+from redx.adapters.routing import Owners, check_weights, choose_routing, route
 from redx.composition.parts import Parts
-from redx.composition.rules import Rule, compose
+from redx.composition.rules import RULES, Rule, compose
 from redx.errors import RedxError
+from redx.models.router import KEYS, TrainedRouter
+
+RULE_NAMES = ("red", "base", "fixed", "sum")  # rules over residual experts that need no labels
 
 
 class ComposedLM:
@@ -32,7 +34,12 @@ class ComposedLM:
     base
         The frozen model.
     router
-        Gives the weights where none are given; equal weights by default.
+        The trained router, if there is one.
+    ownership
+        Ownership scores of adapters by name, which the router `keys` takes as its gates.
+    routing
+        Which router gives the weights where none are given: `router` (the trained one), `keys` or `uniform`; by
+        default the first of these that there is.
     run
         The folder that the adapters are from, if any.
 
@@ -43,24 +50,33 @@ class ComposedLM:
     >>> composed.generate("def add(a, b):").text  # doctest: +SKIP
     """
 
-    def __init__(self, base: BaseLM, router: Router | None = None, run: Path | None = None) -> None:
-        self.base, self.router, self.run = base, router, run
+    def __init__(
+        self,
+        base: BaseLM,
+        router: TrainedRouter | None = None,
+        ownership: dict[str, nn.Module] | None = None,
+        routing: str | None = None,
+        run: Path | None = None,
+    ) -> None:
+        self.base, self.router, self.ownership, self.run = base, router, ownership or {}, run
+        self.routing = choose_routing(routing, router, self.owners(tuple(self.ownership)))
         self.stack = AdapterStack(base)
 
     @classmethod
     def from_pretrained(
         cls,
         folder: str | os.PathLike[str],
-        router: RouterName | None = None,
+        router: str | None = None,
         backbone: str | None = None,
         device: str = "cpu",
+        seed: int | None = None,
     ) -> ComposedLM:
         """Return the composed model of a run folder, or of a folder that `save_pretrained` wrote.
 
         Parameters
         ----------
         folder
-            A folder with library.json.
+            The folder of a run, or one with library.json.
         router
             `router` (trained), `keys` (one score per adapter) or `uniform`; by default the trained router where there
             is one.
@@ -68,13 +84,18 @@ class ComposedLM:
             The base, where it is not to be found under its own name.
         device
             Where the model runs.
+        seed
+            Which seed of a run; the first by default.
         """
-        run = Path(folder)
+        run = library_folder(Path(folder), seed)
+        return cls.from_library(run, open_base(read_library(run), backbone, device), router)
+
+    @classmethod
+    def from_library(cls, run: Path, base: BaseLM, router: str | None = None) -> ComposedLM:
+        """Return the composed model of a folder with library.json, with a base that is loaded already."""
         library = read_library(run)
-        heads, keys = read_heads(run, library.names, "router"), read_heads(run, library.names, "key")
-        chosen = choose_router(run, router, heads, keys)
-        base = open_base(library, backbone, device)
-        composed = cls(base, chosen, run)
+        trained, scores = read_router(run, library, base.width), read_scores(run, library.names, base.width)
+        composed = cls(base, trained, scores, router, run)
         for entry in library.adapters:
             composed.add(entry.name, adapter_folder(run, entry, base))
         return composed
@@ -91,6 +112,19 @@ class ComposedLM:
     def remove(self, name: str) -> None:
         """Remove an adapter; the model computes as if it had never been there."""
         self.stack.remove(name)
+
+    def owners(self, names: Sequence[str] | None = None) -> Owners:
+        """Return adapters with their ownership scores, as routers ask them; by default all."""
+        return Owners(tuple(self.names if names is None else names), self.ownership)
+
+    def gates(self, states: Tensor, names: Sequence[str] | None = None) -> Tensor:
+        """Return the gates of the chosen router for mean states, (N, D) to (N, K)."""
+        owners = self.owners(names)
+        if self.routing == KEYS:
+            return owners.ownership_scores(states)
+        if self.routing == "uniform":
+            return states.new_zeros(len(states), len(owners.names))
+        return route(self.router, owners, states)
 
     def read_states(self, tokens: Tensor) -> Tensor:
         """Return the base's hidden states after its middle block, (N, T) to (N, T, D)."""
@@ -112,7 +146,7 @@ class ComposedLM:
         -------
         Parts
             T examples of K experts over C tokens of the vocabulary; labels are the next tokens, the last is 0. For long
-            texts use `redx.adapters.measuring`, which never holds all scores at once.
+            texts use `redx.adapters.streaming`, which never holds all scores at once.
         """
         rows = [None, *self.names]
         logits = self.stack.forward(rows, tokens.expand(len(rows), -1), use_cache=False).logits.clone()
@@ -238,15 +272,10 @@ class ComposedLM:
                 weights = [float(weights.get(name, 0.0)) for name in self.names]
             fixed = torch.as_tensor(weights, dtype=torch.float32)
             return check_weights(fixed, self.names, rule.adversary == "box").expand(len(batch), -1)
-        if not rule.routed:
-            labels = torch.zeros(len(batch), dtype=torch.long)
-            empty = torch.zeros(len(batch), count)
-            return rule.weights(Parts(empty[:, :1], torch.zeros(len(batch), count, 1), empty, labels, labels))
-        if self.router is None:
-            return torch.full((len(batch), count), 1 / max(1, count))
-        if isinstance(self.router, FixedRouter):
-            return self.router.weights(torch.empty(len(batch), 1), self.names)
-        return self.router.weights(self.read_states(batch).mean(1), self.names)
+        gates = torch.zeros(len(batch), count)
+        if rule.routed and self.routing != "uniform":
+            gates = self.gates(self.read_states(batch).mean(1))
+        return rule.weights(Parts(torch.zeros(len(batch), 1), torch.zeros(len(batch), count, 1), gates))
 
     def _prompt_tokens(self, prompt: str, chat: bool, max_new_tokens: int = 0) -> Tensor:
         if not isinstance(prompt, str) or not prompt.strip():
@@ -269,3 +298,23 @@ class ComposedLM:
                 f"{self.base.context} that {self.base.name} reads; shorten it."
             )
         return torch.tensor(tokens)
+
+
+def get_text_rule(name: str) -> Rule:
+    """Return a rule that composes adapters, or refuse one that reads another form of bank or labels."""
+    if name not in RULE_NAMES:
+        raise RedxError(f"There is no rule {name!r} for adapters; choose one of {', '.join(RULE_NAMES)}.")
+    return RULES[name]
+
+
+def same_rows(rows: list[tuple[str | None, ...]]) -> list[list[int]]:
+    """Return the indices of prompts that run the same adapters, group by group."""
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    for index, needed in enumerate(rows):
+        groups.setdefault(needed, []).append(index)
+    return list(groups.values())
+
+
+def cut_at(text: str, stop: Sequence[str]) -> str:
+    """Return a text up to the first stop text in it."""
+    return text[: min([text.find(word) for word in stop if word and word in text], default=len(text))]

@@ -1,17 +1,19 @@
-"""Documents with domains: a user's table of texts, or the default domains; split by document, and as token windows."""
+"""Documents with domains: a user's table of texts, divided by document, and as token windows."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from redx.data.dataset import Data, Split
 from redx.data.tables import BROKEN, read_table
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order
@@ -45,36 +47,74 @@ class Window:
     domain: int
 
 
-def read_documents(path: Path) -> list[Document]:
-    """Return the documents of a table with the columns `text` and `domain`: JSONL, CSV, TSV or Parquet.
+Documents = dict[str, dict[Part, list[Document]]]  # by domain and part
+
+
+@dataclass(frozen=True)
+class DocumentSplit(Split):
+    """The documents of one split, which have no class and any length; a hash of the texts stands for the inputs."""
+
+    texts_hash: str = ""
+
+    @staticmethod
+    def of(documents: Documents, parts: Sequence[Part], read: str = "") -> DocumentSplit:
+        """Return the documents of some parts as a split; `read` says how much of them is read, for the hash."""
+        every = [(index, one) for index, own in enumerate(documents.values()) for part in parts for one in own[part]]
+        domains = torch.tensor([index for index, _ in every])
+        texts = hash_documents([*(document for _, document in every), Document(read, "")])
+        return DocumentSplit(torch.empty(len(every), 0), torch.zeros_like(domains), domains, texts)
+
+    def digest(self) -> str:
+        """Return a hash of the documents in their order."""
+        return self.texts_hash
+
+
+@dataclass(frozen=True)
+class DocumentData(Data):
+    """The documents of a run as splits that can be counted and compared, with the documents themselves."""
+
+    documents: Documents = field(default_factory=dict)
+
+    @staticmethod
+    def of(documents: Documents, read: str) -> DocumentData:
+        """Return the data of divided documents; calibration documents count as validation."""
+        chosen: tuple[tuple[Part, ...], ...] = (("train",), ("validation", "calibration"), ("test",))
+        train, validation, test = (DocumentSplit.of(documents, parts, read) for parts in chosen)
+        return DocumentData(train, validation, test, tuple(documents), (), "disjoint", 0.0, documents=documents)
+
+
+def read_documents(path: Path, text: str = "text", domain: str = "domain") -> list[Document]:
+    """Return the documents of a table with a column of texts and one of domains: JSONL, CSV, TSV or Parquet.
 
     Parameters
     ----------
     path
         The table, one document per row.
+    text, domain
+        Names of the two columns.
 
     Returns
     -------
     list of Document
         The documents, in the order of the file.
     """
-    return [Document(row["text"], row["domain"]) for row in read_table(path, _check_row)]
+    return [Document(row[text], row[domain]) for row in read_table(path, partial(_check_row, text, domain))]
 
 
-def _check_row(row: dict[str, Any]) -> None:
-    for column in ("text", "domain"):
+def _check_row(text: str, domain: str, row: dict[str, Any]) -> None:
+    for column in (text, domain):
         value = row.get(column)
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"has no {column}")
         if BROKEN.search(value):
             raise ValueError(f"has a NUL or half a character in its {column}")
     try:
-        check_name(row["domain"])
+        check_name(row[domain])
     except RedxError as error:
-        raise ValueError(f"has a domain that no adapter can be called, {row['domain'][:40]!r}") from error
+        raise ValueError(f"has a domain that no adapter can be called, {row[domain][:40]!r}") from error
 
 
-def split_documents(documents: Iterable[Document], seed: int) -> dict[str, dict[Part, list[Document]]]:
+def split_documents(documents: Iterable[Document], seed: int) -> Documents:
     """Divide the documents of every domain into training, validation, calibration and test documents.
 
     Parameters
@@ -95,7 +135,7 @@ def split_documents(documents: Iterable[Document], seed: int) -> dict[str, dict[
         start = re.sub(r"\W+", "", document.text.casefold())[:SAME_START]
         key = hashlib.sha256(start.encode()).hexdigest()
         by_domain.setdefault(document.domain, {}).setdefault(key, document)
-    splits: dict[str, dict[Part, list[Document]]] = {}
+    splits: Documents = {}
     for domain in sorted(by_domain, key=natural_order):
         kept = list(by_domain[domain].values())
         if len(kept) < MIN_DOCUMENTS:
@@ -120,9 +160,7 @@ def hash_documents(documents: Iterable[Document]) -> str:
     return sha.hexdigest()[:32]
 
 
-def windows(
-    documents: dict[str, dict[Part, list[Document]]], part: Part, tokenizer: Any, tokens: int, at_most: int
-) -> list[Window]:
+def windows(documents: Documents, part: Part, tokenizer: Any, tokens: int, at_most: int) -> list[Window]:
     """Return one window per document: its first tokens.
 
     Parameters
@@ -142,6 +180,11 @@ def windows(
     -------
     list of Window
         The windows of all domains, sorted by length.
+
+    Raises
+    ------
+    RedxError
+        If a domain has no document that is long enough.
     """
     result = []
     for index, parts in enumerate(documents.values()):
@@ -150,6 +193,9 @@ def windows(
                 result.append(Window(torch.tensor(row[:tokens]), index))
             if sum(window.domain == index for window in result) == at_most:
                 break
+    found = {window.domain for window in result}
+    if missing := [name for index, name in enumerate(documents) if index not in found]:
+        raise RedxError(f"The {part} documents of {missing[0]!r} are all too short; give longer documents.")
     return sorted(result, key=lambda window: len(window.tokens))
 
 
@@ -165,17 +211,6 @@ def training_blocks(documents: Sequence[Document], tokenizer: Any, tokens: int, 
             f"The training documents have {len(stream)} tokens, fewer than one block of {tokens}; give more."
         )
     return torch.tensor(stream[: count * tokens]).view(count, tokens)
-
-
-def batches(items: Sequence[Window], rows: int) -> Iterator[list[Window]]:
-    """Yield windows of equal length in batches, so that nothing is padded."""
-    start = 0
-    while start < len(items):
-        stop = start + 1
-        while stop < min(len(items), start + rows) and len(items[stop].tokens) == len(items[start].tokens):
-            stop += 1
-        yield list(items[start:stop])
-        start = stop
 
 
 def tokenise(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:

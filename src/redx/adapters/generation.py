@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Generator, Tensor
 
-from redx.adapters.shortlist import shortlist
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts
 from redx.composition.rules import Rule, compose
@@ -213,19 +212,7 @@ def _compose(
     parts = Parts(base, stacked, torch.zeros_like(weights), labels, labels)
     scores = compose(rule, parts, weights)
     complete = greedy and len(residuals) == len(names)
-    return scores, _radii(rule, parts, scores, weights) if complete else None, base, residuals
-
-
-def _radii(rule: Rule, parts: Parts, scores: Tensor, weights: Tensor) -> Tensor:
-    """Return the radii of the highest scores, (B,); on a shortlist of the vocabulary where that is exact."""
-    if rule.adversary != "simplex" or not parts.experts:
-        return certify(rule, parts, weights).radius
-    vertices = (parts.base[:, None] + parts.residuals).transpose(0, 1)  # (K, B, C)
-    logits, radii = torch.cat([parts.base[None], vertices]), torch.zeros(len(scores))
-    for rows, part in shortlist(logits, scores.argmax(-1), torch.zeros_like(weights)):
-        certified = certify(rule, part, weights[rows])
-        radii[rows] = torch.where(certified.predicted == part.labels, certified.radius, 0.0)
-    return radii
+    return scores, certify(rule, parts, weights).radius if complete else None, base, residuals
 
 
 def _choose(scores: Tensor, sampling: Sampling, draw: Generator) -> int:

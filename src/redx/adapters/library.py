@@ -1,13 +1,16 @@
-"""The library of adapters in a run folder: added, listed and removed in transactions, each kept with its hash.
+"""The library of adapters in a folder: added, listed and removed in transactions, each kept with its hash.
 
-RUN/library.json   name and fingerprint of the base; name, hash, rank and modules of every adapter
-RUN/adapters/NAME/ adapter_config.json, adapter_model.safetensors; router.safetensors and key.safetensors where trained
-RUN/removed/       adapters that were removed
+The folder is that of one seed of a run, one that `ComposedLM.save_pretrained` wrote, or a library without a run.
+
+FOLDER/library.json   name and fingerprint of the base; name, hash, rank and modules of every adapter; the router
+FOLDER/adapters/NAME/ adapter_config.json, adapter_model.safetensors; ownership.safetensors where it has a score
+FOLDER/router.safetensors  the trained router, if any
+FOLDER/removed/       adapters that were removed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -15,22 +18,26 @@ from typing import Annotated
 
 from filelock import FileLock, Timeout
 from pydantic import Field
+from torch import nn
 
 from redx.adapters.base import BaseLM, load_base
-from redx.adapters.checking import CONFIG, WEIGHTS, AdapterInfo, check_adapter
+from redx.adapters.checking import CONFIG, WEIGHTS, check_adapter
 from redx.adapters.methods import check_method
-from redx.adapters.routers import Head
+from redx.adapters.routing import restore_score
+from redx.config import RouterConfig, StrictConfig
 from redx.errors import RedxError
-from redx.io.files import check_name, write_bytes, write_json, write_tensors
+from redx.io.files import check_name, write_bytes, write_json
 from redx.io.folders import check_links
-from redx.io.reading import check_path, exists, is_file, is_folder, read_bytes, read_json
+from redx.io.reading import check_path, exists, guarded, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
-from redx.runs.transaction import LOCK, Transaction, edit, recover, wait_for_writer
-from redx.schema import StrictConfig
+from redx.models.router import TrainedRouter, build_router
+from redx.runs.folder import choose_seed
+from redx.runs.transaction import LOCK, edit, recover, wait_for_writer
 
 LIBRARY = "library.json"
 MAX_CONFIG = 2**20  # bytes of adapter_config.json
-HEADS = ("router", "key")  # heads that an adapter may have
+OWNERSHIP = "ownership.safetensors"  # the ownership score of an adapter
+ROUTER = "router.safetensors"
 Text = Annotated[str, Field(max_length=4096)]
 
 
@@ -52,6 +59,8 @@ class LibraryFile(StrictConfig):
     base: Text
     fingerprint: Text
     adapters: tuple[AdapterEntry, ...] = ()
+    router: RouterConfig | None = None
+    routed: tuple[Text, ...] = ()  # names of the adapters that the router has a gate for, in order
 
     @property
     def names(self) -> list[str]:
@@ -59,8 +68,18 @@ class LibraryFile(StrictConfig):
         return [entry.name for entry in self.adapters]
 
 
+def library_folder(folder: Path, seed: int | None = None) -> Path:
+    """Return the folder with library.json: the folder itself, or for a run that of one of its seeds."""
+    if not is_file(folder / "config.json") or exists(folder / LIBRARY):
+        return folder
+    config, seed = choose_seed(folder, seed)
+    if config.adapters is None:
+        raise RedxError(f"{folder} is a run of '{config.task}', which has no adapters; see `redx experts`.")
+    return folder / f"seed-{seed}"
+
+
 def read_library(run: Path) -> LibraryFile:
-    """Return the library of a run folder, or of a folder that `ComposedLM.save_pretrained` wrote."""
+    """Return the library in a folder."""
     check_path(run)
     check_links(run)
     wait_for_writer(run, run)
@@ -84,6 +103,11 @@ def open_base(library: LibraryFile, backbone: str | None = None, device: str = "
     return base
 
 
+def describe_adapter(folder: Path, base: BaseLM, name: str) -> AdapterEntry:
+    """Return the entry of a checked adapter."""
+    return AdapterEntry(name=check_name(name), **asdict(check_adapter(folder, base)))
+
+
 def create_library(run: Path, base: BaseLM) -> LibraryFile:
     """Return the library of a run folder; make an empty one where there is none yet."""
     if exists(run / LIBRARY):
@@ -104,7 +128,6 @@ def add_adapter(
     folder: Path,
     base: BaseLM,
     name: str | None = None,
-    heads: dict[str, Head] | None = None,
 ) -> AdapterEntry:
     """Add the adapter in a folder to a library.
 
@@ -118,27 +141,24 @@ def add_adapter(
         The base that the adapter must fit.
     name
         Name in the library; the name of the folder by default.
-    heads
-        Its heads of the routers, `router` and `key`.
 
     Returns
     -------
     AdapterEntry
         The entry in library.json.
     """
-    name = check_name(name or folder.resolve().name)
-    info = check_adapter(folder, base)
+    entry = describe_adapter(folder, base, name or folder.resolve().name)
     _check_new(run)
     run.mkdir(parents=True, exist_ok=True)
     with _locked(run):
         recover(run)
         library = create_library(run, base)
-        if name.casefold() in [taken.casefold() for taken in library.names]:
-            raise RedxError(f"There is an adapter {name!r} in {run} already; choose another name with --name.")
-        check_method(info.method, [entry.method for entry in library.adapters])
-        entry = AdapterEntry(name=name, **asdict(info))
+        if entry.name.casefold() in [taken.casefold() for taken in library.names]:
+            raise RedxError(f"There is an adapter {entry.name!r} in {run} already; choose another name with --name.")
+        check_method(entry.method, [other.method for other in library.adapters])
         with edit(run) as transaction:
-            _copy(transaction, folder, name, info, heads or {})
+            for file in (CONFIG, WEIGHTS):
+                write_bytes(transaction.new(f"adapters/{entry.name}/{file}"), read_adapter_file(folder, file))
             changed = library.model_copy(update={"adapters": (*library.adapters, entry)})
             write_json(transaction.new(LIBRARY), changed.model_dump(mode="json"))
     return entry
@@ -155,12 +175,9 @@ def _check_new(run: Path) -> None:
         raise RedxError(f"{run} is not empty and holds no library of adapters; choose another folder.")
 
 
-def _copy(transaction: Transaction, folder: Path, name: str, info: AdapterInfo, heads: dict[str, Head]) -> None:
-    for file in (CONFIG, WEIGHTS):
-        content = read_bytes(folder / file, MAX_CONFIG if file == CONFIG else 2**34)
-        write_bytes(transaction.new(f"adapters/{name}/{file}"), content)
-    for kind, head in heads.items():
-        write_tensors(transaction.new(f"adapters/{name}/{kind}.safetensors"), head.tensors())
+def read_adapter_file(folder: Path, file: str) -> bytes:
+    """Return the content of a file of an adapter, or refuse one that is too large."""
+    return read_bytes(folder / file, MAX_CONFIG if file == CONFIG else 2**34)
 
 
 def remove_adapter(run: Path, name: str) -> Path:
@@ -187,26 +204,25 @@ def read_library_locked(run: Path) -> LibraryFile:
     return read_json(run / LIBRARY, LibraryFile, misfit="does not describe a library of adapters")
 
 
-def set_heads(run: Path, heads: dict[str, dict[str, Head]]) -> None:
-    """Write the heads of the routers, by adapter and kind, in one step."""
-    with _locked(run), edit(run) as transaction:
-        for name, kinds in heads.items():
-            for kind, head in kinds.items():
-                write_tensors(transaction.new(f"adapters/{name}/{kind}.safetensors"), head.tensors())
-
-
-def read_heads(run: Path, names: list[str], kind: str) -> dict[str, Head]:
-    """Return the heads of one kind by adapter; adapters without one are left out."""
-    heads = {}
+def read_scores(run: Path, names: Sequence[str], width: int) -> dict[str, nn.Module]:
+    """Return the ownership scores on states of this width by adapter; adapters without one are left out."""
+    scores = {}
     for name in names:
-        path = run / "adapters" / name / f"{kind}.safetensors"
+        path = run / "adapters" / check_name(name) / OWNERSHIP
         if is_file(path):
-            tensors = read_tensors(path)
-            shapes = {key: tensor.ndim for key, tensor in tensors.items()}
-            if shapes != {"mean": 1, "scale": 1, "weight": 1, "bias": 0, "calibration": 1}:
-                raise RedxError(f"{path} is no head of a router; repeat the run that writes it.")
-            heads[name] = Head(**tensors)
-    return heads
+            with guarded(path, "is no ownership score of an adapter of this model", "repeat the run that writes it"):
+                scores[name] = restore_score(read_tensors(path), width)
+    return scores
+
+
+def read_router(run: Path, library: LibraryFile, width: int) -> TrainedRouter | None:
+    """Return the trained router of a library on states of this width, or None where it has none."""
+    if library.router is None:
+        return None
+    with guarded(run / ROUTER, "is no router of these adapters", "repeat the run that writes it"):
+        network = build_router(width, len(library.routed), library.router)
+        network.load_state_dict(read_tensors(run / ROUTER))
+    return TrainedRouter(network, library.routed)
 
 
 def adapter_folder(run: Path, entry: AdapterEntry, base: BaseLM) -> Path:

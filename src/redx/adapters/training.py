@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from redx.adapters.base import BaseLM
-from redx.adapters.settings import LoraTraining
+from redx.config import LoraTraining
 from redx.io.progress import progress
 from redx.seeding import generator
 

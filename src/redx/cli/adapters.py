@@ -21,6 +21,7 @@ def add(
     folder: Annotated[Path, typer.Argument(help="folder as PeftModel.save_pretrained writes it", show_default=False)],
     name: Annotated[str | None, typer.Option(help="name in the library", show_default="name of the folder")] = None,
     backbone: Backbone = None,
+    seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
     """Add a LoRA adapter to a library; a folder that does not exist becomes a library.
@@ -30,9 +31,10 @@ def add(
     Example: `redx adapters add runs/adapters my-lora --name recipes`
     """
     from redx.adapters.base import load_base
-    from redx.adapters.library import LIBRARY, add_adapter, open_base, read_library
+    from redx.adapters.library import LIBRARY, add_adapter, library_folder, open_base, read_library
     from redx.io.reading import exists
 
+    run = library_folder(run, seed)
     known = exists(run / LIBRARY)
     base = open_base(read_library(run), backbone) if known else load_base(backbone or "smollm2-135m")
     entry = add_adapter(run, folder, base, name)
@@ -42,14 +44,14 @@ def add(
     say(f"{entry.name}: {kind}, {entry.parameters:,} parameters, hash {entry.hash[:12]}")
 
 
-def list_adapters(run: Library, as_json: AsJson = False) -> None:
+def list_adapters(run: Library, seed: OneSeed = None, as_json: AsJson = False) -> None:
     """List the adapters of a library.
 
     Example: `redx adapters list runs/adapters`
     """
-    from redx.adapters.library import read_library
+    from redx.adapters.library import library_folder, read_library
 
-    library = read_library(run)
+    library = read_library(library_folder(run, seed))
     if as_json:
         return print_json(library.model_dump(mode="json"))
     rows = [
@@ -70,15 +72,16 @@ def list_adapters(run: Library, as_json: AsJson = False) -> None:
 def remove(
     run: Library,
     name: Annotated[str, typer.Argument(help="name of the adapter", show_default=False)],
+    seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove an adapter from a library; its files are kept in RUN/removed.
+    """Remove an adapter from a library; its files are kept in the folder `removed` beside it.
 
     Example: `redx adapters remove runs/adapters recipes`
     """
-    from redx.adapters.library import remove_adapter
+    from redx.adapters.library import library_folder, remove_adapter
 
-    kept = remove_adapter(run, name)
+    kept = remove_adapter(library_folder(run, seed), name)
     print_json({"removed": name, "kept": str(kept)}) if as_json else say(f"{name} is removed; its files are in {kept}")
 
 
@@ -86,6 +89,7 @@ def save(
     run: Library,
     folder: Annotated[Path, typer.Argument(help="folder to write", show_default=False)],
     backbone: Backbone = None,
+    seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
     """Save adapters, routers and a model card with the certified figures to a new folder.
@@ -94,7 +98,7 @@ def save(
     """
     from redx.adapters.composed import ComposedLM
 
-    saved = ComposedLM.from_pretrained(run, backbone=backbone).save_pretrained(folder)
+    saved = ComposedLM.from_pretrained(run, backbone=backbone, seed=seed).save_pretrained(folder)
     print_json({"folder": str(saved)}) if as_json else say(f"the composed model is in {saved}")
 
 
@@ -150,7 +154,7 @@ def generate(
     weights = read_weights(weight) if weight else None
     if stream and (len(prompts) > 1 or as_json or tokens):
         raise RedxError("--stream prints the text of one prompt; leave --json and --tokens out, and give one prompt.")
-    composed = ComposedLM.from_pretrained(run, router, backbone)  # type: ignore[arg-type]  # checked there
+    composed = ComposedLM.from_pretrained(run, router, backbone)
     options = (max_new_tokens, rule, weights, temperature, top_p, seed, top, stop or (), chat)
     if stream:
         for step in composed.stream(prompts[0], *options):

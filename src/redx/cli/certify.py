@@ -117,6 +117,8 @@ def _certify_run(folder: Path, rule: str, epsilon: list[float] | None, seed: int
         quantiles = {f"{q:g}": float(radius.quantile(q)) for q in (0.01, 0.1, 0.5)}
         breakable = float((radius < 1).double().mean())
         results.append({"rule": name, "seeds": seeds, "certified": shares, "radius": quantiles, "breakable": breakable})
+    if not results:
+        raise RedxError(f"{folder} has no bank that the rule {rule!r} reads; choose another with --rule.")
     if as_json:
         return print_json(results if len(results) != 1 else results[0])
     shown = f"seed {seeds[0]}" if len(seeds) == 1 else f"mean of the seeds {', '.join(map(str, seeds))}"

@@ -40,8 +40,6 @@ def check(
 
     Example: `redx check runs/toy --min-accuracy 0.8 --max-harm 0.1`
     """
-    from redx.adapters.check import check_adapters
-    from redx.adapters.report import is_adapters_run
     from redx.io.files import write_bytes
     from redx.runs.check import check_run, read_settings
     from redx.runs.check_output import COLUMNS, table_rows, title, to_junit, to_markdown
@@ -49,10 +47,7 @@ def check(
     floors = {"max_risk": max_risk, "min_accuracy": min_accuracy, "min_certified": min_certified}
     floors |= {"max_harm": max_harm, "min_domain": min_domain}
     settings = read_settings(folder, against=against, rule=rule, confidence=confidence, **floors)
-    if is_adapters_run(folder):
-        result = check_adapters(folder, settings)
-    else:
-        result = check_run(folder, settings.floors, settings.against, settings.rule, settings.confidence)
+    result = check_run(folder, settings.floors, settings.against, settings.rule, settings.confidence)
     if markdown:
         write_bytes(markdown, to_markdown(result).encode())
     if junit:

@@ -73,6 +73,16 @@ def show_main_rules(summary: dict[str, Any]) -> None:
         words = RULES[name].hint or RULES[name].about
         rows.append([name, words, *("—" if value is None else f"{value:.4f}" for value in figures)])
     show_table(["rule", "", "clean", "wrong expert", "any router"], rows, _title(summary))
+    show_perplexity(summary)
+
+
+def show_perplexity(summary: dict[str, Any]) -> None:
+    """Print the perplexity of a language model by domain; nothing for other models."""
+    from redx.report.tables import perplexity_table
+
+    table = perplexity_table(summary["rules"], summary.get("domains", []))
+    if table.rows:
+        show_table(list(table.columns), [list(map(str, row)) for row in table.rows], table.title)
 
 
 def show_brief(summary: dict[str, Any]) -> None:

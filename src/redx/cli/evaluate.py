@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, print_json, say, show_rules
+from redx.cli.common import AsJson, Folder, print_json, say, show_perplexity, show_rules
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def evaluate(
     from redx.composition.summary import summarise
     from redx.io import files
     from redx.runs.folder import read_config
-    from redx.runs.parts import read_parts
+    from redx.runs.parts import count_units, read_parts
     from redx.runs.presets import configure
 
     checkpoint = _open_checkpoint(folder, backbone)
@@ -50,7 +50,7 @@ def evaluate(
     rows, examples = [], 1
     for seed in config.seeds:
         stored = checkpoint or read_parts(folder, seed)
-        examples = len(next(iter(stored.banks.values())))
+        examples = count_units(stored.banks)
         rows += measure(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep)
     if out:
         files.write_bytes(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
@@ -59,9 +59,15 @@ def evaluate(
         "seeds": config.seeds,
         "rules": summarise(rows, config.main, examples),
     }
+    if config.adapters is not None:
+        summary["domains"] = list(read_parts(folder, config.seeds[0]).domains)
     if checkpoint:
         summary["checkpoint"] = {"kind": checkpoint.kind, "same_answers": checkpoint.same}
-    print_json(summary) if as_json else show_rules(summary, noisy=True)
+    if as_json:
+        print_json(summary)
+    else:
+        show_rules(summary, noisy=True)
+        show_perplexity(summary)
     if checkpoint and checkpoint.same and not as_json:
         same = checkpoint.same
         worst = min(same, key=lambda name: same[name])

@@ -31,11 +31,14 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
 
     Example: `redx experts list runs/mnist`
     """
-    from redx.runs.folder import ask_model
+    from redx.runs.folder import ask_model, choose_seed
+    from redx.runs.plans import own_stages
 
-    config, descriptions = ask_model(
-        folder, seed, lambda model: (model.config, [expert.info for expert in model.experts])
-    )
+    config, number = choose_seed(folder, seed)
+    if stages := own_stages(config):
+        descriptions = stages.expert_infos(folder / f"seed-{number}")
+    else:
+        descriptions = ask_model(folder, number, lambda model: [expert.info for expert in model.experts])
     if as_json:
         return print_json(descriptions)
     main = config.main_bank("residual")

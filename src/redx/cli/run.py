@@ -34,16 +34,11 @@ class RunGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         from redx.tasks import TASKS
 
-        return [*TASKS, "adapters"]
+        return list(TASKS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        from redx.cli.run_adapters import run_adapters
         from redx.tasks import get_task
 
-        if cmd_name == "adapters":
-            app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-            app.command(name="adapters")(run_adapters)
-            return typer.main.get_command(app)
         task = get_task(cmd_name)
         app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         app.command(name=task.name, help=_task_help(task))(_run_command(task))
@@ -171,14 +166,9 @@ def report(
 
     Example: `redx report runs/toy-linear runs/toy-mlp --out compare.html`
     """
-    from redx.adapters.report import is_adapters_run, write_report
-    from redx.errors import RedxError
     from redx.runs.reports import write_reports
 
-    of_adapters = [run for run in runs if is_adapters_run(run)]
-    if of_adapters and len(runs) > 1:
-        raise RedxError(f"{of_adapters[0]} is a run of adapters, which has figures of its own; report on it alone.")
-    page = write_report(runs[0]) if of_adapters else write_reports(runs, out or Path("report.html"))
+    page = write_reports(runs, out or Path("report.html"))
     print_json({"report": str(page)}) if as_json else say(f"report: {page}")
 
 
@@ -187,11 +177,9 @@ def list_tasks(as_json: AsJson = False) -> None:
 
     Example: `redx list`
     """
-    from redx.adapters.settings import ABOUT, PRESETS
     from redx.tasks import TASKS
 
     described = {name: {"about": task.about, "presets": list(task.presets)} for name, task in TASKS.items()}
-    described["adapters"] = {"about": ABOUT, "presets": list(PRESETS)}
     if as_json:
         return print_json(described)
     rows = [[name, task["about"], ", ".join(task["presets"])] for name, task in described.items()]

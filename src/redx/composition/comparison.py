@@ -5,12 +5,14 @@ All functions are pure functions of `Parts`, or of tensors that say which answer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from redx.composition.evaluation import Banks, match_banks, predict
+from redx.composition.metrics import group_means
 from redx.composition.parts import Parts
 from redx.composition.rules import RULES, Rule, RuleId, contributing, get_rule
 from redx.seeding import generator
@@ -85,8 +87,10 @@ def paired_difference(differences: Tensor, seed: int = 0) -> dict[str, float | i
     return {"difference": mean, "low": float(low), "high": float(high), "p": test, "better": better, "worse": worse}
 
 
-def difference_over_seeds(pairs: list[tuple[Tensor, Tensor]], shared: bool) -> Tensor:
-    """Return the differences of correct answers, one number per example.
+def difference_over_seeds(
+    pairs: list[tuple[Tensor, Tensor]], shared: bool, groups: Sequence[Tensor | None] = ()
+) -> Tensor:
+    """Return the differences of correct answers, one number per example, or per group where examples come in groups.
 
     Parameters
     ----------
@@ -95,8 +99,13 @@ def difference_over_seeds(pairs: list[tuple[Tensor, Tensor]], shared: bool) -> T
     shared
         Whether the examples of all seeds are the same. Their differences are then averaged over the seeds; otherwise
         the examples of all seeds are independent and stand one after the other.
+    groups
+        The groups of the examples of every seed, such as documents, (N,) each, or None; groups are independent then,
+        and their mean differences are returned.
     """
     by_seed = [first.double() - second.double() for first, second in pairs]
+    grouped = zip(by_seed, groups, strict=True) if groups else ((one, None) for one in by_seed)
+    by_seed = [values if own is None else group_means(values, own) for values, own in grouped]
     return torch.stack(by_seed).mean(0) if shared else torch.cat(by_seed)
 
 
@@ -125,11 +134,17 @@ def compare_rules(
     names = [name for name in answers[0] if all(name in one for one in answers)]
     if reference not in names:
         return {}
+    groups = [groups_of(banks) for banks in by_seed]
     return {
-        name: paired_difference(difference_over_seeds([(one[reference], one[name]) for one in answers], shared))
+        name: paired_difference(difference_over_seeds([(one[reference], one[name]) for one in answers], shared, groups))
         for name in names
         if name != reference
     }
+
+
+def groups_of(banks: Banks) -> Tensor | None:
+    """Return the groups of the examples of a run, (N,), or None where there are none."""
+    return next(iter(banks.values())).groups
 
 
 def mean_contributions(rule: Rule | str, parts: Parts, domains: int) -> Tensor:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from redx.composition import certificate, noise
-from redx.composition.metrics import Tally, by_domain, noise_area
-from redx.composition.parts import Held, Parts, Pieces, Record, in_pieces, predicted_classes
+from redx.composition.metrics import Tally, by_domain, noise_area, unit_mean
+from redx.composition.parts import Held, Losses, Parts, Pieces, Record, in_pieces, predicted_classes
 from redx.composition.rules import RULES, Rule, RuleId, compose, contributing, get_rule, to_logits, vertex_scores
 from redx.composition.summary import Row
 from redx.config import BankId
@@ -173,15 +173,45 @@ def tally(rule: Rule | str, record: Record, domains: tuple[str, ...]) -> Tally:
     rule, pieces = get_rule(rule), in_pieces(record)
     counts = _new_tally(_Narrow.read(pieces, ()), domains)
     for piece in pieces:
-        _count(counts, rule, piece, rule.weights(piece))
+        weights = rule.weights(piece)
+        _count(counts, rule, piece, weights, known_losses(rule, piece, weights))
     return counts
 
 
-def _count(counts: Tally, rule: Rule, piece: Parts, weights: Tensor) -> None:
+def _count(counts: Tally, rule: Rule, piece: Parts, weights: Tensor, losses: Tensor | None) -> None:
     """Add a piece to the metrics of a rule."""
     for rows, part in piece.chunks():
         logits = to_logits(rule, compose(rule, part, weights[rows]))
-        counts.update(logits, part.base, part.true_labels(), part.domains)
+        counts.update(logits, part.base, part.true_labels(), part.domains, None if losses is None else losses[rows])
+
+
+def known_losses(rule: Rule, parts: Parts, weights: Tensor) -> Tensor | None:
+    """Return the losses over all classes of a rule on a shortlist, (N,); None where they were not computed.
+
+    Parameters
+    ----------
+    rule, parts, weights
+        The rule, the record of N examples, and the weight of every expert, (N, K). Where no expert or one alone has
+        weight, every cut-off's loss is known; a mixture's is known for the cut-off that it was computed with.
+    """
+    losses = parts.losses
+    if losses is None:
+        return None
+    cutoff = None if parts.cutoffs is None else parts.cutoffs.simplex
+    if rule.name in losses.mixed and cutoff == losses.cutoff:
+        return losses.mixed[rule.name]
+    used = (weights != 0).sum(-1)
+    if bool(((used > 1) | ((used == 1) & (weights.sum(-1) != 1))).any()):
+        return None
+    if not parts.experts:
+        return losses.base
+    alone = _vertex_losses(losses, parts).gather(1, weights.argmax(-1, keepdim=True))[:, 0]
+    return torch.where(used == 1, alone, losses.base)
+
+
+def _vertex_losses(losses: Losses, parts: Parts) -> Tensor:
+    """Return the losses where one expert has all the weight, under the cut-offs of a record: (N, K)."""
+    return torch.where(parts.active("simplex"), losses.experts, losses.base[:, None])
 
 
 @dataclass(frozen=True)
@@ -190,6 +220,7 @@ class _Narrow:
 
     pieces: int
     outputs: int
+    shortlist: bool
     labels: Tensor  # (N,)
     domains: Tensor | None  # (N,)
     gates: Tensor  # (N, K)
@@ -198,10 +229,10 @@ class _Narrow:
     @staticmethod
     def read(record: Pieces, rules: Sequence[Rule]) -> _Narrow:
         """Return the narrow part of a record in one pass over its pieces."""
-        labels, domains, gates, outputs = [], [], [], 0
+        labels, domains, gates, outputs, shortlist = [], [], [], 0, False
         weights: dict[str, list[Tensor]] = {rule.name: [] for rule in rules}
         for piece in record:
-            outputs = piece.base.shape[1]
+            outputs, shortlist = piece.base.shape[1], piece.losses is not None
             labels.append(piece.true_labels())
             domains.append(piece.domains)
             gates.append(piece.gates)
@@ -213,7 +244,8 @@ class _Narrow:
         if 0 < len(known) < len(domains):
             raise RedxError("Some pieces of the record hold domains and others do not; give them for all or for none.")
         joined = {name: _join(values) for name, values in weights.items()}
-        return _Narrow(len(gates), outputs, _join(labels), _join(known) if known else None, _join(gates), joined)
+        owners = _join(known) if known else None
+        return _Narrow(len(gates), outputs, shortlist, _join(labels), owners, _join(gates), joined)
 
 
 def _join(tensors: Sequence[Tensor]) -> Tensor:
@@ -223,7 +255,7 @@ def _join(tensors: Sequence[Tensor]) -> Tensor:
 def _new_tally(narrow: _Narrow, domains: tuple[str, ...]) -> Tally:
     """Return an empty tally; a regression counts the integers up to its largest label."""
     outputs = narrow.outputs
-    return Tally(outputs, domains, outputs if outputs > 1 else int(narrow.labels.max()) + 2)
+    return Tally(outputs, domains, outputs if outputs > 1 else int(narrow.labels.max()) + 2, narrow.shortlist)
 
 
 def evaluate(
@@ -288,7 +320,7 @@ def evaluate(
             figures[index] = _Figures(matched[index][0], narrow, domains, kinds, levels, seed)
         for where, piece in stream.rows():
             for index in own:
-                figures[index].update(where, contributing(matched[index][0], piece))
+                figures[index].update(where, piece)
         for index in own:  # rows are made at once, so that the tensors of a bank can be freed
             figures[index].finish(epsilons)
     return [
@@ -318,12 +350,25 @@ class _Figures:
         self.radii: list[Tensor] = []
         self.right: list[Tensor] = []
         self.harmed: list[Tensor] = []
+        self.groups: list[Tensor] = []
+        self.misrouted: dict[str, list[Tensor]] = {}  # losses of wrong routers, by metric
         self.rows: list[Row] = []
 
-    def update(self, where: slice, piece: Parts) -> None:
-        """Add a piece with the residuals that contribute, at its rows of the whole record."""
+    def update(self, where: slice, record: Parts) -> None:
+        """Add a piece, at its rows of the whole record."""
         weights = self.narrow.weights[self.rule.name][where]
-        _count(self.counts, self.rule, piece, weights)
+        piece = contributing(self.rule, record)
+        _count(self.counts, self.rule, piece, weights, known_losses(self.rule, record, weights))
+        if record.groups is not None:
+            self.groups.append(record.groups)
+        if record.losses is not None and self.rule.adversary and record.experts:
+            vertices = _vertex_losses(record.losses, record)
+            found = {"worst_loss": vertices.amax(-1)}  # convex in the weights, so largest at a vertex
+            if record.domains is not None and record.experts > 1:
+                others = record.domains[:, None] != torch.arange(record.experts)
+                found["wrong_loss"] = (vertices * others).sum(-1) / others.sum(-1)
+            for metric, losses in found.items():
+                self.misrouted.setdefault(metric, []).append(losses)
         certified = certify(self.rule, piece, weights)
         self.radii.append(certified.radius)
         self.right.append(certified.predicted == piece.true_labels())
@@ -339,10 +384,13 @@ class _Figures:
     def finish(self, epsilons: Sequence[float]) -> None:
         """Turn what was collected into rows."""
         for metric, value in self.counts.compute().items():
-            if metric.startswith("domain:"):
-                self._add("accuracy", value, metric.removeprefix("domain:"))
-            else:
-                self._add(metric, value)
+            name, _, domain = metric.partition(":")
+            self._add("accuracy" if name == "domain" else name, value, domain or "all")
+        for metric, pieces in self.misrouted.items():
+            losses = torch.cat(pieces)
+            self._add(metric, float(losses.double().mean()))
+            for domain, value in by_domain(losses, self.narrow.domains, self.domains).items():
+                self._add(metric, value, domain)
         if self.counts.outputs > 1 and self.counts.tabled:
             for metric, values in self.counts.compute_per_class().items():
                 for label, value in enumerate(values):
@@ -351,13 +399,14 @@ class _Figures:
             for label, predicted in confusion.nonzero().tolist():
                 self._add("confusion", int(confusion[label, predicted]), f"class {label} as {predicted}")
         if self.harmed:
-            self._add("worst_harm", float(torch.cat(self.harmed).double().mean()))
+            groups = torch.cat(self.groups) if self.groups else None
+            self._add("worst_harm", unit_mean(torch.cat(self.harmed), groups))
         radii, right = torch.cat(self.radii), torch.cat(self.right)
         for epsilon in epsilons:
             self._add(f"certified@{epsilon:g}", certificate.certified_accuracy(radii, right, epsilon))
         for kind, answers in self.sweep.answers():
             self._add_curve(kind.name, answers)
-        del self.sweep, self.radii, self.right, self.harmed
+        del self.sweep, self.radii, self.right, self.harmed, self.groups, self.misrouted
 
     def _add_curve(self, kind: str, answers: Sequence[Tensor]) -> None:
         """Add the accuracy at every level of a kind of noise."""
@@ -405,6 +454,8 @@ def _match(banks: Mapping[BankId, Held], rules: Sequence[str]) -> Iterable[tuple
         name, only = RuleId.parse(text)
         rule = get_rule(name)
         readable = {bank: record for (form, bank), record in banks.items() if form == rule.form}
+        if rule.adversary == "box" and not only:  # a shortlist is exact on the simplex alone
+            readable = {bank: record for bank, record in readable.items() if not _is_shortlist(record)}
         if only and only not in readable:
             raise RedxError(f"Rule {name!r} has no bank {only!r} here; choose one of {', '.join(readable) or 'none'}.")
         if rule.name == "base":
@@ -412,3 +463,9 @@ def _match(banks: Mapping[BankId, Held], rules: Sequence[str]) -> Iterable[tuple
         for bank, record in readable.items():
             if not only or bank == only:
                 yield rule, bank, record
+
+
+def _is_shortlist(record: Held) -> bool:
+    """Return whether a whole record holds a shortlist of the classes."""
+    whole = record.source[0] if isinstance(record, Pieces) and isinstance(record.source, tuple) else record
+    return isinstance(whole, Parts) and whole.losses is not None

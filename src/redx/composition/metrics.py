@@ -27,6 +27,9 @@ class Tally:
         Names of the domains, in the order of `Parts.domains`.
     answers
         Number of possible answers: C, or for a regression the number of integers that are counted, from 0.
+    shortlist
+        Whether the columns of logits are a shortlist of the classes: then losses are given, and metrics of single
+        classes and the calibration error are left out.
 
     Examples
     --------
@@ -41,15 +44,17 @@ class Tally:
     outputs: int
     domains: tuple[str, ...]
     answers: int
+    shortlist: bool = False
     right: list[Tensor] = field(default_factory=list)
     base_right: list[Tensor] = field(default_factory=list)
     domain: list[Tensor | None] = field(default_factory=list)
     loss: float = 0.0
+    losses: list[Tensor | None] = field(default_factory=list)
 
     @property
     def tabled(self) -> bool:
         """Whether metrics of single classes are computed: a vocabulary has too many of them."""
-        return self.answers <= MOST_CLASSES or self.outputs == 1
+        return not self.shortlist and (self.answers <= MOST_CLASSES or self.outputs == 1)
 
     def __post_init__(self) -> None:
         from torchmetrics import MetricCollection  # importing it takes seconds, which other commands need not
@@ -78,9 +83,17 @@ class Tally:
                 }
             )
             self.confusion = MulticlassConfusionMatrix(self.answers)
-        self.calibration = MulticlassCalibrationError(self.outputs, n_bins=15) if self.outputs > 1 else None
+        has_classes = self.outputs > 1 and not self.shortlist
+        self.calibration = MulticlassCalibrationError(self.outputs, n_bins=15) if has_classes else None
 
-    def update(self, logits: Tensor, base: Tensor, labels: Tensor, domains: Tensor | None = None) -> None:
+    def update(
+        self,
+        logits: Tensor,
+        base: Tensor,
+        labels: Tensor,
+        domains: Tensor | None = None,
+        losses: Tensor | None = None,
+    ) -> None:
         """Add a chunk of examples.
 
         Parameters
@@ -93,6 +106,8 @@ class Tally:
             True classes of shape (N,).
         domains
             Index of the true domain, (N,); None where it is unknown.
+        losses
+            Losses over all classes, (N,), where logits are those of a shortlist; None where they are unknown.
         """
         predicted = predicted_classes(logits)
         self.right.append(predicted == labels)
@@ -103,7 +118,9 @@ class Tally:
             self.counts.update(counted, labels)
             self.class_counts.update(counted, labels)
             self.confusion.update(counted, labels)
-        if self.calibration is None:
+        if self.shortlist:
+            self.losses.append(losses)
+        elif self.calibration is None:
             self.loss += float((logits[:, 0] - labels).square().sum())
         else:
             self.calibration.update(logits.softmax(-1), labels)
@@ -118,19 +135,24 @@ class Tally:
             Metrics by name: accuracy, macro_precision, macro_recall, macro_f1, weighted_f1, ece (None for a
             regression), loss, harm, help, worst_domain, and `domain:NAME`, the accuracy in a domain. Where domains are
             unknown, worst_domain is None; where there are too many classes, the metrics of single classes are missing.
+            On a shortlist there is also `loss:NAME`, the loss in a domain.
         """
         right, base_right = torch.cat(self.right).double(), torch.cat(self.base_right).double()
         known = [domain for domain in self.domain if domain is not None]
-        per_domain = by_domain(right, torch.cat(known) if len(known) == len(self.domain) else None, self.domains)
+        domains = torch.cat(known) if len(known) == len(self.domain) else None
+        per_domain = by_domain(right, domains, self.domains)
+        losses = _joined(self.losses)
+        loss_by_domain = {} if losses is None else by_domain(losses, domains, self.domains)
         return {
             "accuracy": float(right.mean()),
             **({name: float(value) for name, value in self.counts.compute().items()} if self.tabled else {}),
             "ece": None if self.calibration is None else float(self.calibration.compute()),
-            "loss": self.loss / len(right),
+            "loss": (None if losses is None else float(losses.mean())) if self.shortlist else self.loss / len(right),
             "harm": float(((base_right == 1) & (right == 0)).double().mean()),
             "help": float(((base_right == 0) & (right == 1)).double().mean()),
             "worst_domain": min(per_domain.values(), default=None),
             **{f"domain:{name}": value for name, value in per_domain.items()},
+            **{f"loss:{name}": value for name, value in loss_by_domain.items()},
         }
 
     def compute_per_class(self) -> dict[str, list[float]]:
@@ -143,6 +165,31 @@ class Tally:
         """
         values = self.class_counts.compute()
         return {name: values[name].tolist() for name in ("precision", "recall", "f1")}
+
+
+def _joined(losses: list[Tensor | None]) -> Tensor | None:
+    """Return losses of all chunks as one tensor; None where some are unknown."""
+    known = [values.double() for values in losses if values is not None]
+    return torch.cat(known) if known and len(known) == len(losses) else None
+
+
+def unit_mean(values: Tensor, groups: Tensor | None) -> float:
+    """Return the mean over examples, (N,); where they come in groups, the mean over groups of the means of each.
+
+    Examples
+    --------
+    >>> unit_mean(torch.tensor([1.0, 1.0, 1.0, 0.0]), torch.tensor([0, 0, 0, 1]))
+    0.5
+    """
+    if groups is None:
+        return float(values.double().mean())
+    return float(group_means(values, groups).mean())
+
+
+def group_means(values: Tensor, groups: Tensor) -> Tensor:
+    """Return the mean of every group in ascending order of groups, (N,) to (G,) in float64."""
+    _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
+    return torch.zeros(len(sizes), dtype=torch.float64).index_add_(0, index, values.double()) / sizes
 
 
 def by_domain(right: Tensor, domains: Tensor | None, names: tuple[str, ...]) -> dict[str, float]:

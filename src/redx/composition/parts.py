@@ -39,6 +39,57 @@ class Cutoffs(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Losses:
+    """Losses over all classes, for a record that holds a shortlist of them, such as that of a vocabulary.
+
+    Attributes
+    ----------
+    base
+        Loss of the base, (N,).
+    experts
+        Loss where one expert has all the weight and no cut-off applies, (N, K).
+    mixed
+        Loss of rules that mix several experts, (N,) by the name of the rule.
+    cutoff
+        The cut-off that `mixed` was computed with; None: without one.
+    """
+
+    base: Tensor  # (N,)
+    experts: Tensor  # (N, K)
+    mixed: dict[str, Tensor]  # (N,) by rule
+    cutoff: float | None = None
+
+    def only(self, rows: slice | Tensor) -> Losses:
+        """Return the losses of some of the examples."""
+        mixed = {name: values[rows] for name, values in self.mixed.items()}
+        return Losses(self.base[rows], self.experts[rows], mixed, self.cutoff)
+
+    def keep(self, experts: list[int]) -> Losses:
+        """Return the losses of some of the experts; those of mixtures of all of them are left out."""
+        return Losses(self.base, self.experts[:, experts], {}, self.cutoff)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors by name, to be saved."""
+        cutoff = torch.tensor(math.nan if self.cutoff is None else self.cutoff, dtype=torch.float64)
+        named = {"base": self.base, "experts": self.experts, "cutoff": cutoff}
+        return named | {f"mixed.{name}": values for name, values in self.mixed.items()}
+
+    @staticmethod
+    def from_tensors(tensors: dict[str, Tensor]) -> Losses:
+        """Return what `tensors()` described."""
+        mixed = {name.removeprefix("mixed."): values for name, values in tensors.items() if name.startswith("mixed.")}
+        cutoff = float(tensors["cutoff"])
+        return Losses(tensors["base"], tensors["experts"], mixed, None if math.isnan(cutoff) else cutoff)
+
+    @staticmethod
+    def concatenate(pieces: Sequence[Losses]) -> Losses:
+        """Return the losses of consecutive pieces of a record as one."""
+        mixed = {name: torch.cat([piece.mixed[name] for piece in pieces]) for name in pieces[0].mixed}
+        base, experts = (torch.cat([getattr(piece, name) for piece in pieces]) for name in ("base", "experts"))
+        return Losses(base, experts, mixed, pieces[0].cutoff)
+
+
+@dataclass(frozen=True)
 class Parts:
     """The outputs of base, experts and router for N examples, with labels and domains where they are known.
 
@@ -65,6 +116,10 @@ class Parts:
     groups
         Which exchangeable unit an example belongs to, such as the document of a token, (N,) in int64; None: every
         example is a unit of its own.
+    losses
+        None where the record holds all classes. Otherwise it holds, for every example, a shortlist: classes that some
+        weights on the simplex could put above the label, so that it is exact which answers are right, under which
+        weights, and where the label is lost. Its columns are no classes, and losses over all of them stand here.
 
     Raises
     ------
@@ -93,6 +148,7 @@ class Parts:
     confidences: Tensor | None = None  # (N, K)
     cutoffs: Cutoffs | None = None
     groups: Tensor | None = None  # (N,)
+    losses: Losses | None = None
 
     def __post_init__(self) -> None:
         axes = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1, "groups": 1}
@@ -179,8 +235,9 @@ class Parts:
         return self.domains
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name, of those that there are."""
-        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "cutoffs"}
+        """Return the tensors by name, of those that there are, without losses."""
+        others = ("cutoffs", "losses")
+        named = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     @staticmethod
@@ -190,7 +247,14 @@ class Parts:
         if any(piece.keys() != tensors[0].keys() for piece in tensors):
             raise RedxError("Some pieces of the record hold labels, domains, confidences or groups and others do not.")
         joined = {name: torch.cat([piece[name] for piece in tensors]) for name in tensors[0]}
-        return replace(pieces[0], **joined)
+        losses = [piece.losses for piece in pieces if piece.losses is not None]
+        return replace(pieces[0], **joined, losses=Losses.concatenate(losses) if losses else None)
+
+    def active(self, region: str) -> Tensor:
+        """Return where an expert's confidence exceeds the cut-off of a region, (N, K); everywhere without cut-offs."""
+        if self.cutoffs is None or self.confidences is None:
+            return torch.ones_like(self.gates, dtype=torch.bool)
+        return self.confidences > getattr(self.cutoffs, region)
 
     def above_cutoff(self, region: str) -> Parts:
         """Return the record with residuals of zero where an expert's confidence does not exceed the cut-off.
@@ -204,11 +268,20 @@ class Parts:
         -------
         Parts
             A record without cut-offs that composes in the same way; the record itself where it has none.
+
+        Raises
+        ------
+        RedxError
+            If the record holds a shortlist of the classes and the weights are free: others could win there.
         """
+        if region == "box" and self.losses is not None:
+            raise RedxError(
+                "These parts hold a shortlist of the classes, which is exact only for weights that sum to at most one; "
+                "choose a rule such as red."
+            )
         if self.cutoffs is None or self.confidences is None:
             return self
-        active = self.confidences > getattr(self.cutoffs, region)  # (N, K)
-        return self._derived(residuals=self.residuals * active[..., None], cutoffs=None)
+        return self._derived(residuals=self.residuals * self.active(region)[..., None], cutoffs=None)
 
     def with_confidences(self, confidences: Tensor, cutoffs: Cutoffs | None) -> Parts:
         """Return the record with other confidences, (N, K), and cut-offs; only these are checked."""
@@ -233,7 +306,8 @@ class Parts:
         Parts
             A record of the chosen rows, in the order of `rows`.
         """
-        return self._derived(**{name: tensor[rows] for name, tensor in self.tensors().items()})
+        losses = None if self.losses is None else self.losses.only(rows)
+        return self._derived(**{name: tensor[rows] for name, tensor in self.tensors().items()}, losses=losses)
 
     def keep(self, experts: list[int]) -> Parts:
         """Return the record of some of the experts.
@@ -249,9 +323,9 @@ class Parts:
             A record of these experts, in the order of `experts`; `domains` is unchanged.
         """
         confidences = None if self.confidences is None else self.confidences[:, experts]
-        return self._derived(
-            residuals=self.residuals[:, experts], gates=self.gates[:, experts], confidences=confidences
-        )
+        losses = None if self.losses is None else self.losses.keep(experts)
+        kept = {"residuals": self.residuals[:, experts], "gates": self.gates[:, experts]}
+        return self._derived(**kept, confidences=confidences, losses=losses)
 
     def _derived(self, **changes: Any) -> Parts:
         """Return a record of values that were checked in this one, so that they are not checked again."""

@@ -327,11 +327,11 @@ class _HarmCounts:
         else:
             _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
             total = float((outcomes[:, 3].double() / sizes[index]).sum())
-            harm, (low, high) = total / len(sizes), _mean_interval(total, len(sizes))
+            harm, (low, high) = total / len(sizes), group_interval(total, len(sizes))
         return {"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high}
 
 
-def _mean_interval(total: float, groups: int) -> tuple[float, float]:
+def group_interval(total: float, groups: int) -> tuple[float, float]:
     """Return the 95 % interval of the mean of numbers between 0 and 1, given their sum, for any distribution."""
     confidence = group_confidence(0.975)
     assert confidence is not None

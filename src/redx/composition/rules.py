@@ -198,10 +198,10 @@ class GlobalRule(Rule):
 
 
 class AverageRule(Rule):
-    """One head whose parameters are the mean of the experts' parameters, a bank of a single expert."""
+    """One network whose parameters are merged from the experts', such as their mean: a bank of a single expert."""
 
-    name, label, colour = "average", "averaged", "#8e6bbf"
-    hint = None
+    name, label, phrase, colour = "average", "averaged", "merged parameters", "#8e6bbf"
+    hint = "the experts' parameters merged"
     form, keeps_base = "averaged", False
 
     def weights(self, parts: Parts) -> Tensor:

@@ -68,6 +68,7 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
     mean = {key: sum(values) / len(values) for key, values in figures.items()}
     clean = {metric: value for (metric, kind, _, domain), value in mean.items() if (kind, domain) == ("none", "all")}
     per_domain, per_class, noise_curves, noise_areas = {}, {}, {}, {}
+    losses: dict[str, dict[str, float]] = {}  # by domain: records over a shortlist have them
     for (metric, kind, level, domain), value in mean.items():
         if metric in ("precision", "recall", "f1"):
             per_class.setdefault(domain.removeprefix("class "), {})[metric] = value
@@ -77,11 +78,15 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
             noise_curves.setdefault(kind, {})[f"{level:g}"] = value
         elif metric == "accuracy" and kind == "none" and domain != "all":
             per_domain[domain] = value
+        elif metric in ("loss", "worst_loss", "wrong_loss") and domain != "all":
+            losses.setdefault(f"per_domain_{metric}", {})[domain] = value
     averages = ("macro_precision", "macro_recall", "macro_f1", "weighted_f1", "ece", "loss")
     return {
         "accuracy": mean_interval(figures["accuracy", "none", 0.0, "all"], examples),
         **{metric: clean.get(metric) for metric in averages},
+        **{metric: clean[metric] for metric in ("worst_loss", "wrong_loss") if metric in clean},
         "per_domain": per_domain,
+        **losses,
         "worst_domain": clean.get("worst_domain"),
         "per_class": per_class,
         "certified": {name.split("@")[1]: value for name, value in clean.items() if name.startswith("certified@")},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from redx.config import ModelConfig
@@ -14,7 +14,14 @@ TAGS = ["mixture-of-experts", "modular-deep-learning", "certified-robustness"]
 
 
 def model_card(
-    config: ModelConfig, classes: tuple[str, ...], experts: Iterable[dict[str, Any]], figures: dict[str, Any]
+    config: ModelConfig,
+    classes: tuple[str, ...],
+    experts: Iterable[dict[str, Any]],
+    figures: dict[str, Any],
+    *,
+    load: str = "redx.Model.from_pretrained(FOLDER)",
+    outputs: str | None = None,
+    tags: Sequence[str] = (),
 ) -> str:
     """Return the README.md of a saved model: a YAML header for the Hugging Face Hub, and Markdown.
 
@@ -28,6 +35,12 @@ def model_card(
         The info of every expert, as `expert.json` has it.
     figures
         The summary of the run, as `summary.json` has it; empty for a model without an evaluation.
+    load
+        The call that loads the model.
+    outputs
+        What the model gives, in a few words; by default the number of classes.
+    tags
+        Further tags for the hub.
 
     Returns
     -------
@@ -40,13 +53,14 @@ def model_card(
     source = str(config.trained_as(main) if main in config.banks else main)
     template = importlib.resources.files("redx.model").joinpath("card.md.j2").read_text(encoding="utf-8")
     card = ModelCard.from_template(
-        ModelCardData(library_name="redx", tags=TAGS),
+        ModelCardData(library_name="redx", tags=[*tags, *TAGS]),
         template_str=template,
         title=_cell(figures.get("task", "A composed model")),
         task=figures.get("task"),
         preset=figures.get("preset"),
         backbone=_cell(config.backbone),
-        outputs=f"{len(classes)} classes" if classes else "a regression",
+        load=load,
+        outputs=outputs or (f"{len(classes)} classes" if classes else "a regression"),
         router=config.router.shape,
         expert_rows=[_expert_row(info, source) for info in experts],
         data=figures.get("data"),

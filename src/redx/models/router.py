@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,10 +19,16 @@ from redx.config import RouterConfig
 from redx.errors import RedxError
 from redx.registry import Registry
 
-if TYPE_CHECKING:
-    from redx.models.library import ExpertLibrary
-
 TRAINED, KEYS = "router", "keys"  # what `--router` takes: the trained router, or the experts' own scores
+
+
+class Experts(Protocol):
+    """Experts by name that a router gives gates to, such as those of a library."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The experts' names, in order."""
+        ...
 
 
 class NetworkRouter(nn.Module):
@@ -85,7 +91,7 @@ class TrainedRouter(nn.Module):
         known = set(self.experts)
         return [name for name in names if name not in known]
 
-    def gates(self, h: Tensor, experts: ExpertLibrary) -> Tensor:
+    def gates(self, h: Tensor, experts: Experts) -> Tensor:
         """Return the gates of features h, (N, E) to (N, K), in the order of the library."""
         in_order = experts.names == self.experts
         if not in_order and (missing := self.missing(experts.names)):

@@ -9,8 +9,8 @@ from redx.report.document import RunFigures, Section
 from redx.report.words import capital, chance, joined, name_of, outcome, signed
 
 QUESTION = "Does the residual expert structure outperform a global model, uniform ensembles and gating?"
-RULES = ("red", "base", "global", "uniform", "moe", "oracle", "red-oracle", "sum", "fixed")
-RIVALS = ("base", "uniform", "moe", "global")  # that the answer names; others need the true domain, or are variants
+RULES = ("red", "base", "global", "uniform", "moe", "oracle", "red-oracle", "sum", "fixed", "average")
+RIVALS = ("base", "uniform", "moe", "global", "average")  # that the answer names; others are variants, or know more
 
 
 def describe(run: RunFigures) -> Section:
@@ -101,4 +101,6 @@ def _table(run: RunFigures, names: list[str]) -> Table:
         "bootstrap interval; better and worse: examples that only one of the two answers correctly; p: exact sign test "
         "over these, which for one seed is McNemar's test."
     )
+    if "groups" in run.summary.get("data", {}):
+        note += " Examples come in groups, such as the tokens of a document; differences and tests are those of groups."
     return Table("Rules compared on the same examples", columns, tuple(rows), note if run.summary.get("paired") else "")

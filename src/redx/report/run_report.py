@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from redx.report import efficiency, modularity, performance, stability
+from redx.report import efficiency, modularity, performance, perplexity, stability
 from redx.report.document import Report, RunFigures, Section, Source
 from redx.report.headline import four_figures, one_sentence
 from redx.report.tables import classes_table, domains_table, format_value, name_banks, noise_area_table, rules_table
 
-SECTIONS = (performance, stability, modularity, efficiency)
+SECTIONS = (performance, perplexity, stability, modularity, efficiency)
 
 
 def describe_run(run: RunFigures, source: Source) -> Report:

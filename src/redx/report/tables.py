@@ -82,6 +82,37 @@ def rules_table(rules: Summary, interval: str) -> Table:
     return Table("", columns, tuple(rows), note + marked)
 
 
+def perplexity_table(rules: Summary, domains: Sequence[str]) -> Table:
+    """Return the table of perplexity by rule, bank and domain, also under the worst router; empty without losses.
+
+    Parameters
+    ----------
+    rules
+        The section `rules` of summary.json.
+    domains
+        Names of the domains, in order.
+    """
+    known: dict[str, dict[str, float]] = {}
+    with_bank = {RuleId.parse(name).rule for name in rules if RuleId.parse(name).bank}
+    for name, entry in rules.items():
+        if RuleId.parse(name).bank or name not in with_bank:  # every figure once
+            known[name] = entry.get("per_domain_loss", {})
+    for name in ("red/plain", "red/risk"):
+        for words, metric in (("always a wrong expert", "wrong_loss"), ("any router", "worst_loss")):
+            known[f"{name}, {words}"] = rules.get(name, {}).get(f"per_domain_{metric}", {})
+    rows = []
+    for name, losses in known.items():
+        if losses and all(domain in losses for domain in domains):
+            values = [math.exp(losses[domain]) for domain in domains]
+            rows.append((name, *(f"{value:.3f}" for value in (*values, sum(values) / len(values)))))
+    note = (
+        "Perplexity is exp(loss) of a token. The mean is over domains. Always a wrong expert: the mean loss of the "
+        "experts of other domains. Any router: the largest over all weights at every token, which is at one expert, "
+        "since the loss is convex in the weights."
+    )
+    return Table("Perplexity by domain", ("rule", *domains, "mean"), tuple(rows), note)
+
+
 def domains_table(rules: Summary, order: Sequence[str]) -> Table:
     """Return the table of accuracy by rule and domain; domains that `order` does not name come last."""
     present = {domain: None for entry in rules.values() for domain in entry.get("per_domain", {})}

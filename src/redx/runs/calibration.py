@@ -90,15 +90,15 @@ def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
     Returns
     -------
     dict
-        risk, confidence, cutoff (None: infinite), calibration (number of examples), base, clean, worst (accuracies),
-        and harm with the exact interval low to high.
+        risk, confidence, cutoff (None: infinite), calibration (number of examples, or of groups of them), base, clean,
+        worst (accuracies), and harm with the exact interval low to high.
     """
     cutoff = calibration.cutoffs.simplex
     return {
         "risk": calibration.risk,
         "confidence": calibration.confidence,
         "cutoff": cutoff if math.isfinite(cutoff) else None,
-        "calibration": calibration.examples,
+        "calibration": calibration.units,
         **harm_figures(get_rule(RULE), parts),
     }
 

@@ -17,10 +17,12 @@ from typing import Any, TypeGuard
 
 import torch
 from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import rel_entr
 from torch import Tensor
 
 from redx.composition.evaluation import certify, match_banks
-from redx.composition.metrics import upper_bound
+from redx.composition.metrics import group_means, upper_bound
 from redx.composition.parts import predicted_classes
 from redx.composition.rules import RuleId, get_rule
 from redx.config import BankId, RunConfig
@@ -34,6 +36,7 @@ from redx.runs.parts import read_parts
 
 FILE, SECTION = "redx.toml", "check"
 RULE, CONFIDENCE = "red", 0.95
+SMALLEST = 1e-300  # expectation that is told from 0
 
 # --- what is demanded
 
@@ -211,6 +214,38 @@ def lower_bound(successes: int, examples: int, confidence: float) -> float:
     return 0.0 if successes <= 0 else float(stats.beta.ppf(1 - confidence, successes, examples - successes + 1))
 
 
+def mean_bound(mean: float, count: int, confidence: float) -> float:
+    """Return a lower confidence bound of the expectation of values from 0 to 1, whatever their distribution.
+
+    The bound is that of Hoeffding (1963), theorem 1. It holds for shares of groups, such as documents, whose examples
+    resemble each other.
+
+    Parameters
+    ----------
+    mean, count
+        The mean of so many independent values.
+    confidence
+        Probability with which the expectation is at least the bound.
+
+    Examples
+    --------
+    >>> round(mean_bound(1.0, 100, 0.95), 4), mean_bound(0.0, 100, 0.95)
+    (0.9705, 0.0)
+    """
+    allowed = math.log(1 / (1 - confidence)) / count
+    mean = min(1.0, mean)
+    if mean <= 0:
+        return 0.0
+
+    def excess(expectation: float) -> float:
+        return float(rel_entr(mean, expectation) + rel_entr(1 - mean, 1 - expectation)) - allowed
+
+    if excess(SMALLEST) <= 0:
+        return 0.0
+    root: Any = brentq(excess, SMALLEST, mean)
+    return float(root)
+
+
 def mean_count(counts: Sequence[tuple[int, int]], up: bool = False) -> tuple[float, int, int]:
     """Return the mean share over seeds, and the whole count of the examples of one seed that stands for it.
 
@@ -277,6 +312,8 @@ class SeedAnswers:
         Index of the domain in `names`, (N,).
     names
         Names of the domains.
+    groups
+        The group of every example, such as its document, (N,); None where examples are independent.
     """
 
     labels: Tensor
@@ -285,6 +322,14 @@ class SeedAnswers:
     harmed: Tensor
     domains: Tensor
     names: tuple[str, ...]
+    groups: Tensor | None = None
+
+    def units(self, which: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Return what is counted: a property of examples, (N,), or its share in every group, (G,); of some rows."""
+        groups = self.groups
+        if rows is not None:
+            which, groups = which[rows], None if groups is None else groups[rows]
+        return which if groups is None else group_means(which, groups)
 
 
 def read_answers(run: Path, config: RunConfig, seed: int, rule: str) -> SeedAnswers:
@@ -310,7 +355,7 @@ def read_answers(run: Path, config: RunConfig, seed: int, rule: str) -> SeedAnsw
     certified = right & (answers.radius >= 1)
     harmed = (predicted_classes(parts.base) == labels) & ~certified
     names = stored.domains or tuple(f"domain {index}" for index in range(int(domains.max()) + 1))
-    return SeedAnswers(labels, right, certified, harmed, domains, names)
+    return SeedAnswers(labels, right, certified, harmed, domains, names, parts.groups)
 
 
 # --- checks
@@ -329,6 +374,10 @@ def check_run(
     Test examples repeat over seeds, so a bound uses the number of test examples of one seed and the mean share as a
     whole count, rounded down for lower bounds and up for upper bounds. Every bound holds with probability `confidence`
     by itself. The lowest of the bounds of all domains is a bound for the worst domain at the same confidence.
+
+    Examples of one group, such as the tokens of a document, resemble each other. Where there are groups, these are
+    counted: figures are means over groups of the share in each, bounds are those of means of shares, and two runs are
+    compared by the groups in which one is better.
 
     Against another run of the same test split, the exact McNemar test compares the examples on which only one of them
     is right (means over the seeds that both have, losses rounded down and gains up).
@@ -378,13 +427,14 @@ def check_run(
         elif name == "min_domain":
             checks.append(_check_domains(every, floor, confidence))
         else:
-            counts = [_count(_MEASURES[name](one)) for one in every]
+            counts = [one.units(_MEASURES[name](one)) for one in every]
             checks.append(_check_share(name.replace("_", "-"), counts, floor, confidence))
     if against is not None:
         checks += _check_against(folder, answers, Path(against), rule, confidence)
-    examples = min(len(one.labels) for one in every)
+    examples = min(len(one.units(one.right)) for one in every)
     other = "" if against is None else str(against)
-    return CheckResult(str(run), rule, other, confidence, tuple(config.seeds), examples, tuple(checks))
+    unit = _unit(every[0].groups is not None)
+    return CheckResult(str(run), rule, other, confidence, tuple(config.seeds), examples, tuple(checks), unit)
 
 
 _MEASURES: dict[str, Callable[[SeedAnswers], Tensor]] = {
@@ -400,36 +450,44 @@ def _read_run(folder: Path) -> RunConfig:
     return read_config(folder)
 
 
-def _count(which: Tensor) -> tuple[int, int]:
-    return int(which.sum()), len(which)
-
-
-def _check_share(
-    name: str, counts: Sequence[tuple[int, int]], floor: float, confidence: float, domain: str = ""
-) -> Check:
-    """Return the check of a share, given the successes and examples of every seed."""
-    most = name.startswith("max")
-    mean, count, examples = mean_count(counts, up=most)
-    find, best = (upper_bound, 0) if most else (lower_bound, examples)
-    bound, limit = find(count, examples, confidence), find(best, examples, confidence)
+def _check_share(name: str, units: Sequence[Tensor], floor: float, confidence: float, domain: str = "") -> Check:
+    """Return the check of a share, given what `SeedAnswers.units` returned for every seed."""
+    most, grouped = name.startswith("max"), units[0].is_floating_point()
+    examples = min(map(len, units))
+    if grouped:
+        mean = sum(float(shares.mean()) for shares in units) / len(units)
+        bound, limit = (_group_bound(value, examples, confidence, most) for value in (mean, 0.0 if most else 1.0))
+    else:
+        mean, count, examples = mean_count([(int(which.sum()), len(which)) for which in units], up=most)
+        find, best = (upper_bound, 0) if most else (lower_bound, examples)
+        bound, limit = find(count, examples, confidence), find(best, examples, confidence)
     if (bound <= floor) if most else (bound >= floor):
         return Check(name, floor, mean, bound, True, domain=domain)
     side, relation = ("upper", "above") if most else ("lower", "below")
     reason = f"the {side} bound {show_bound(name, bound, floor)} is {relation} {show_number(floor)}"
     if (limit > floor) if most else (limit < floor):
         amount = f"{'less' if most else 'more'} than {show_bound(name, limit, floor)}"
-        reason = f"{reason}, and {examples:,} test examples can show no {amount}"
+        reason = f"{reason}, and {examples:,} {_unit(grouped)} can show no {amount}"
     return Check(name, floor, mean, bound, False, reason, domain)
+
+
+def _unit(grouped: bool) -> str:
+    return "groups of test examples" if grouped else "test examples"
+
+
+def _group_bound(mean: float, groups: int, confidence: float, most: bool) -> float:
+    """Return the upper or lower bound of the mean share of a group."""
+    return 1 - mean_bound(1 - mean, groups, confidence) if most else mean_bound(mean, groups, confidence)
 
 
 def _check_domains(answers: Sequence[SeedAnswers], floor: float, confidence: float) -> Check:
     """Return the check of the domain with the lowest bound; a domain counts in the seeds whose test split has it."""
-    counts: dict[str, list[tuple[int, int]]] = {}
+    counts: dict[str, list[Tensor]] = {}
     for one in answers:
         for index, name in enumerate(one.names):
             rows = one.domains == index
             if rows.any():
-                counts.setdefault(name, []).append(_count(one.right[rows]))
+                counts.setdefault(name, []).append(one.units(one.right, rows))
     checks = [_check_share("min-domain", of_seeds, floor, confidence, name) for name, of_seeds in counts.items()]
     return min(checks, key=lambda check: check.bound or 0.0)
 
@@ -464,26 +522,35 @@ def _check_against(
     for seed in seeds:
         other = read_answers(against, config, seed, rule)
         same = str(seed) in hashes and hashes[str(seed)] == other_hashes.get(str(seed))
-        if not same or not torch.equal(answers[seed].labels, other.labels):
+        if not same or not _same_examples(answers[seed], other):
             raise RedxError(f"{folder} and {against} have different test splits (seed {seed}), so they do not compare.")
         pairs.append((answers[seed], other))
     measures = {"against-accuracy": _MEASURES["min_accuracy"], "against-certified": _MEASURES["min_certified"]}
     checks = []
     for name, measure in measures.items():
-        check = _check_losses(name, [(measure(new), measure(old)) for new, old in pairs], round(1 - confidence, 12))
+        counted = [tuple(one.units(measure(one)) for one in pair) for pair in pairs]
+        check = _check_losses(name, [(new, old) for new, old in counted], round(1 - confidence, 12))
         checks.append(replace(check, seeds=tuple(seeds)))
     return checks
 
 
+def _same_examples(new: SeedAnswers, old: SeedAnswers) -> bool:
+    """Return whether two runs answer the same examples; labels of shortlists are those of the run, groups are not."""
+    if new.groups is not None and old.groups is not None:
+        return torch.equal(new.groups, old.groups) and torch.equal(new.domains, old.domains)
+    return torch.equal(new.labels, old.labels)
+
+
 def _check_losses(name: str, pairs: Sequence[tuple[Tensor, Tensor]], level: float) -> Check:
-    """Return the check of losses against gains, given what is right in the new and in the old run for every seed."""
-    gained = Fraction(sum(int((new & ~old).sum()) for new, old in pairs), len(pairs))
-    lost = Fraction(sum(int((old & ~new).sum()) for new, old in pairs), len(pairs))
+    """Return the check of losses against gains, given the units of the new and of the old run for every seed."""
+    gained = Fraction(sum(int((new > old).sum()) for new, old in pairs), len(pairs))
+    lost = Fraction(sum(int((old > new).sum()) for new, old in pairs), len(pairs))
     difference = sum(float(new.double().mean() - old.double().mean()) for new, old in pairs) / len(pairs)
     p_value = worse_p_value(math.ceil(gained), math.floor(lost))
     reason = ""
     if p_value < level:
-        changes = f"{show_number(float(lost))} test examples lost and {show_number(float(gained))} gained"
+        unit = _unit(pairs[0][0].is_floating_point())
+        changes = f"{show_number(float(lost))} {unit} lost and {show_number(float(gained))} gained"
         reason = f"{changes}, {show_p_value(p_value, level)}"
     return Check(name, level, difference, p_value, not reason, reason, gained=float(gained), lost=float(lost))
 

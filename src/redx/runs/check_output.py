@@ -67,9 +67,11 @@ class CheckResult:
     seeds
         Seeds of the run.
     examples
-        Test examples of one seed.
+        Test examples of one seed, or groups of them.
     checks
         The checks, in the order of the options.
+    unit
+        What is counted: test examples, or groups of these.
     """
 
     run: str
@@ -79,6 +81,7 @@ class CheckResult:
     seeds: tuple[int, ...]
     examples: int
     checks: tuple[Check, ...]
+    unit: str = "test examples"
 
     @property
     def broken(self) -> tuple[Check, ...]:
@@ -193,7 +196,7 @@ def title(result: CheckResult) -> str:
 
 
 def _setting(result: CheckResult) -> str:
-    tested = f"{_seeds(result.seeds)}, {result.examples:,} test examples"
+    tested = f"{_seeds(result.seeds)}, {result.examples:,} {result.unit}"
     return f"rule {result.rule}, {tested}, confidence {show_number(result.confidence)}"
 
 

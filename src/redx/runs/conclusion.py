@@ -15,8 +15,8 @@ from typing import Any
 
 from redx.composition.evaluation import Banks
 from redx.composition.metrics import exact_interval
-from redx.composition.parts import predicted_classes
-from redx.composition.risk import RiskControl
+from redx.composition.parts import Parts, predicted_classes
+from redx.composition.risk import RiskControl, group_interval
 from redx.composition.rules import RuleId, get_rule
 from redx.composition.summary import Row, read_summary, summarise
 from redx.config import RunConfig
@@ -69,9 +69,7 @@ class SeedResults:
         return digest.hexdigest()
 
 
-def describe_figures(
-    config: RunConfig, results: Mapping[int, SeedResults], digests: list[str], examples: int
-) -> dict[str, Any]:
+def describe_figures(config: RunConfig, results: Mapping[int, SeedResults], digests: list[str]) -> dict[str, Any]:
     """Return the keys of summary.json that follow from the parts: `rules`, `router`, `paired` and `modularity`.
 
     Parameters
@@ -82,13 +80,12 @@ def describe_figures(
         What is known of every seed.
     digests
         Hashes of the test splits of the seeds.
-    examples
-        Number of test examples of one seed.
     """
-    rules = summarise([row for one in results.values() for row in one.rows], config.main, examples)
+    units = min(one.parts.units for one in results.values())
+    rules = summarise([row for one in results.values() for row in one.rows], config.main, units)
     banks = [one.parts.banks for one in results.values()]
     return {
-        "rules": _with_risk(rules, config, [one.calibration for one in results.values()], examples),
+        "rules": _with_risk(rules, config, list(results.values()), units),
         "router": {"accuracy": fmean(map(_router_accuracy, banks))},
         **compare_answers(config, {seed: one.parts for seed, one in results.items()}, digests),
     }
@@ -145,7 +142,7 @@ def renew(
         hashes = read_json(run / "data.json", DataFile, misfit="does not say how the data were split").sha256
         digests = [hashes[str(number)]["test"] for number in results]
         summary = {name: value for name, value in old.items() if name not in ("paired", "modularity")}
-        summary |= describe_figures(config, results, digests, old["data"]["test"])
+        summary |= describe_figures(config, results, digests)
         if model is not None and seed == old["seeds"][0]:
             summary["experts"] = describe_experts(model)
             summary["cost"] = old["cost"] | {"parameters": count_parameters(model)}
@@ -190,11 +187,9 @@ def _kept_rows(run: Path) -> dict[int, list[Row]]:
     return rows
 
 
-def _with_risk(
-    rules: dict[str, Any], config: RunConfig, by_seed: list[RiskControl | None], examples: int
-) -> dict[str, Any]:
+def _with_risk(rules: dict[str, Any], config: RunConfig, results: list[SeedResults], units: int) -> dict[str, Any]:
     """Return the section `rules` of the summary with the promise and the harm of every rule under risk control."""
-    kept = [calibration for calibration in by_seed if calibration is not None]
+    kept = [one.calibration for one in results if one.calibration is not None]
     bank_id = config.controlled_bank
     if bank_id is None or not kept:
         return rules
@@ -204,16 +199,23 @@ def _with_risk(
             continue
         cutoffs = [getattr(calibration.cutoffs, rule.adversary) for calibration in kept]
         harm = figures["worst_harm"]
-        low, high = exact_interval(round(harm * examples), examples)
+        grouped = kept[0].groups is not None
+        low, high = group_interval(harm * units, units) if grouped else exact_interval(round(harm * units), units)
         figures["risk"] = {
             "risk": max(calibration.risk for calibration in kept),
             "confidence": kept[0].confidence,
             "score": kept[0].score,
             "cutoff": fmean(cutoffs) if all(map(math.isfinite, cutoffs)) else None,
-            "calibration": min(calibration.examples for calibration in kept),
+            "calibration": min(calibration.units for calibration in kept),
             "harm": {"mean": harm, "low": low, "high": high},
+            "active": fmean(_active(one.parts.banks[bank_id], rule.adversary) for one in results),
         }
     return rules
+
+
+def _active(parts: Parts, region: str) -> float:
+    """Return the share of examples and experts whose confidence exceeds the cut-off."""
+    return float(parts.active(region).double().mean())
 
 
 def _router_accuracy(banks: Banks) -> float:

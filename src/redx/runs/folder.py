@@ -8,6 +8,7 @@ RUN/seed-N/pooled.safetensors  parts/FORM-BANK.safetensors  stages.json
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import os
 import re
@@ -62,7 +63,8 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     Returns
     -------
     Model
-        The model; its experts are read from disk when they are first asked.
+        The model; its experts are read from disk when they are first asked. For a run of adapters it is the language
+        model, `redx.adapters.composed.ComposedLM`.
 
     Examples
     --------
@@ -73,6 +75,14 @@ def load(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
     """
     if is_saved_model(Path(folder)):
         return Model.from_pretrained(Path(folder))
+    config, seed = choose_seed(Path(folder), seed)
+    if module := task_of(config).stages:
+        return importlib.import_module(module).load_seed(Path(folder) / f"seed-{seed}", config)
+    return load_classifier(folder, seed)
+
+
+def load_classifier(folder: str | os.PathLike[str], seed: int | None = None) -> Model:
+    """Return the composed model of a finished run, or refuse a run whose model is no classifier."""
     model = ask_model(folder, seed, lambda model: model)
     if model.routing_note:
         log.warning("%s", model.routing_note)
@@ -120,7 +130,7 @@ def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | 
     >>> redx.solver("runs/steps").solve(["12 plus 5 minus 3"])[0].answer  # doctest: +SKIP
     14
     """
-    model = load(folder, seed)
+    model = load_classifier(folder, seed)
     extension = None if model.extension is None else extension_of(read_config(Path(folder)))
     if model.extension is None or extension is None:
         raise RedxError(f"{folder} has no decomposer or other solver; make a run that has one with `redx run steps`.")
@@ -129,6 +139,8 @@ def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | 
 
 def load_seed(folder: Path, config: RunConfig) -> Model:
     """Return the model in the folder of one seed."""
+    if task_of(config).stages:
+        raise RedxError(f"{folder.parent} is a run of '{config.task}', no classifier; {task_of(config).instead}.")
     read, extension = task_of(config).read, None
     if own := extension_of(config):
         file = folder / f"{own.NAME}.safetensors"

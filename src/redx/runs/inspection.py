@@ -18,6 +18,7 @@ JSONS = {  # kinds of JSON files by keys that they all have
     "calibration of a model": {"risk", "score", "cutoffs"},
     "description of a model": {"domains", "belongs"},
     "description of an expert": {"domain", "banks"},
+    "library of adapters": {"base", "fingerprint", "adapters"},
     "description of a feature cache": {"fingerprint", "pooling"},
     "settings of a language model": {"model_type"},
 }
@@ -95,9 +96,10 @@ def _file_kind(names: set[str], about: dict[str, Any]) -> str:
     if isinstance(info, dict):
         return f"checkpoint, {info.get('kind', 'unknown')}"
     starts = {re.split(r"[./]", name)[0] for name in names}
-    if names - {"confidences"} == {"base", "residuals", "gates", "labels", "domains"}:
+    plain = {name for name in names if not name.startswith("losses.")}
+    if plain - {"confidences", "groups"} == {"base", "residuals", "gates", "labels", "domains"}:
         return "parts"
-    if names == {"simplex", "box"}:
+    if names - {"groups"} == {"simplex", "box"}:
         return "thresholds of calibration examples"
     if {"classifier.weight", "standardise.mean"} <= names:
         return "base"

@@ -43,6 +43,12 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("backbone", "backbone"),
     Option("device", "device"),
     Option("data_dir", "data_dir"),
+    Option("train", "adapters.train"),
+    Option("adapter", "adapters.given"),
+    Option("only_domain", "adapters.domains", "domain"),
+    Option("steps", "adapters.training.steps"),
+    Option("rank", "adapters.training.rank"),
+    Option("documents", "adapters.documents"),
     Option("file", "table.file", "data"),
     Option("questions_file", "questions.file", "data"),
     Option("text", "table.text"),
@@ -88,9 +94,7 @@ def find_keyword(name: str, task: Task) -> str | None:
 
     Of two options with the same flag, such as `data`, it is the one that the task reads.
     """
-    if name in OPTIONS:
-        return name
-    named = [option.keyword for option in _ALL if option.name == name]
+    named = [option.keyword for option in _ALL if name in (option.keyword, option.name)]
     return next((keyword for keyword in named if keyword in task.options), named[0] if named else None)
 
 

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from redx.composition.evaluation import Banks
-from redx.composition.parts import Cutoffs, Parts
+from redx.composition.parts import Cutoffs, Losses, Parts
 from redx.config import BankId, StrictConfig
 from redx.errors import RedxError
-from redx.io.files import write_tensors
+from redx.io.files import without_prefix, write_tensors
 from redx.io.reading import exists, guarded, parse_json
 from redx.io.safetensors_files import open_safetensors, read_tensors
 from redx.model.persistence import read_domain_names
@@ -56,6 +56,23 @@ class StoredParts:
     domains: tuple[str, ...]
     classes: tuple[str, ...] = ()
 
+    @property
+    def units(self) -> int:
+        """The number of exchangeable units, as `count_units` returns it."""
+        return count_units(self.banks)
+
+
+def count_groups(banks: Banks) -> dict[str, int]:
+    """Return how many `groups` of how many `examples` there are; nothing where examples do not come in groups."""
+    parts = next(iter(banks.values()))
+    return {} if parts.groups is None else {"groups": count_units(banks), "examples": len(parts)}
+
+
+def count_units(banks: Banks) -> int:
+    """Return the number of exchangeable units: groups such as documents, or examples where there are no groups."""
+    parts = next(iter(banks.values()))
+    return len(parts) if parts.groups is None else len(parts.groups.unique())
+
 
 def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int, classes: Sequence[str] = ()) -> None:
     """Write the parts of every bank into a folder.
@@ -77,11 +94,11 @@ def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int
     about |= {"classes": list(classes)} if classes else {}
     set_id = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     for parts in banks.values():
-        for tensor in parts.tensors().values():
+        for tensor in _to_tensors(parts).values():
             set_id.update(tensor.detach().cpu().contiguous().numpy().data)
     text = json.dumps(about | {"set": set_id.hexdigest()})
     for bank_id, parts in banks.items():
-        write_tensors(folder / _file_name(bank_id), parts.tensors(), {KEY: text})
+        write_tensors(folder / _file_name(bank_id), _to_tensors(parts), {KEY: text})
 
 
 def read_parts(folder: Path, seed: int, only: BankId | None = None) -> StoredParts:
@@ -144,14 +161,26 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
     return StoredParts(banks, domains, classes)
 
 
+def _to_tensors(parts: Parts) -> dict[str, Tensor]:
+    losses = {} if parts.losses is None else parts.losses.tensors()
+    return parts.tensors() | {f"losses.{name}": tensor.contiguous() for name, tensor in losses.items()}
+
+
 def _to_parts(tensors: dict[str, Tensor]) -> Parts:
+    losses = without_prefix(tensors, "losses")
+    tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("losses.")}
     names = ("base", "residuals", "gates", "labels", "domains")
-    if unknown := sorted(set(tensors) - {*names, "confidences"}):
+    if unknown := sorted(set(tensors) - {*names, "confidences", "groups"}):
         raise ValueError(f"a tensor {unknown[0]}")
     for name, tensor in tensors.items():
-        if tensor.dtype != (torch.int64 if name in ("labels", "domains") else torch.float32):
+        if tensor.dtype != (torch.int64 if name in ("labels", "domains", "groups") else torch.float32):
             raise ValueError(f"{name} of another type")
-    return Parts(*(tensors[name] for name in names), confidences=tensors.get("confidences"))
+    known = Losses.from_tensors(losses) if losses else None
+    if known and known.experts.shape != tensors["gates"].shape:
+        raise ValueError("losses of other examples")
+    base, residuals, gates, labels, domains = (tensors[name] for name in names)
+    sure, groups = tensors.get("confidences"), tensors.get("groups")
+    return Parts(base, residuals, gates, labels, domains, sure, groups=groups, losses=known)
 
 
 def _with_cutoffs(parts: Parts, cutoffs: Cutoffs | None) -> Parts:

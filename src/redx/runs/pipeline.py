@@ -33,8 +33,8 @@ from redx.runs.conclusion import SeedResults, describe_figures, format_rows, sta
 from redx.runs.costs import describe_cost
 from redx.runs.facts import describe_experts
 from redx.runs.folder import add_seeds, load, load_seed, lock_run
-from redx.runs.parts import read_parts
-from redx.runs.plans import plan_evaluation, plan_reading, plan_seed
+from redx.runs.parts import count_groups, read_parts
+from redx.runs.plans import own_stages, plan_evaluation, plan_reading, plan_seed
 from redx.runs.presets import configure
 from redx.runs.reports import read_study, write_report
 from redx.runs.stages import SPLITS, SeedTask
@@ -173,6 +173,8 @@ def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str 
 
 def _check_run(config: RunConfig, data: dict[int, Data]) -> None:
     """Refuse, before anything is written, a wrong backbone and a risk that the calibration examples do not support."""
+    if stages := own_stages(config):
+        return stages.check_run(config, data)
     build_encoder(config)
     if config.controlled_bank:
         for seed in config.seeds:
@@ -183,7 +185,7 @@ def _check_run(config: RunConfig, data: dict[int, Data]) -> None:
 def _check_folders(cells: Sequence[tuple[RunConfig, Path]], engine: Engine) -> None:
     """Refuse a run folder, and a cache of texts, that the workers of the engine cannot see."""
     folders = [folder for _, folder in cells]
-    if any(build_encoder(config).reads_text for config, _ in cells):
+    if any(own_stages(config) or build_encoder(config).reads_text for config, _ in cells):
         folders.append(cache_folder())
     engine.check_folders(folders)
 
@@ -223,28 +225,31 @@ def _conclude(
     }
     seconds |= {"evaluation": evaluated - began, "study": time.perf_counter() - evaluated}
     hashes = {seed: {name: getattr(data[seed], name).digest() for name in SPLITS} for seed in data}
-    model = load_seed(folder / f"seed-{config.seeds[0]}", config)
+    groups = count_groups(results[config.seeds[0]].parts.banks)
+    unit = "groups" if groups else "examples"
+    described = _describe(config, folder, first)
     summary = {
         "schema": SCHEMA,
         "task": config.task,
         "preset": config.preset,
         "seeds": list(config.seeds),
         "backbone": config.backbone,
-        "interval": "95 %, Student's t over seeds" if len(results) > 1 else "95 %, Wilson over test examples",
+        "interval": "95 %, Student's t over seeds" if len(results) > 1 else f"95 %, Wilson over test {unit}",
         "data": {
             **{name: len(getattr(first, name)) for name in SPLITS},
             "split": first.split,
             "seen_in_train": first.seen_in_train,
+            **groups,
         },
         "domains": list(first.domains),
-        **describe_figures(config, results, [hashes[seed]["test"] for seed in config.seeds], len(first.test)),
-        "experts": describe_experts(model),
+        **describe_figures(config, results, [hashes[seed]["test"] for seed in config.seeds]),
+        **described,
         "study": study.facts if study else {},
         "cost": {
             "seconds": {**seconds, "total": sum(seconds.values())},
             "wall_seconds": time.perf_counter() - start,
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-            **describe_cost(config, folder, first, model),
+            **described["cost"],
         },
     }
     write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
@@ -253,6 +258,14 @@ def _conclude(
     write_report(folder, config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
+
+
+def _describe(config: RunConfig, folder: Path, data: Data) -> dict[str, Any]:
+    """Return the sections of the summary that describe the model of the first seed: `experts`, `cost`, others."""
+    if stages := own_stages(config):
+        return stages.describe_run(config, folder, data)
+    model = load_seed(folder / f"seed-{config.seeds[0]}", config)
+    return {"experts": describe_experts(model), "cost": describe_cost(config, folder, data, model)}
 
 
 def _study(config: RunConfig, folder: Path, data: dict[int, Data], results: dict[int, SeedResults]) -> Study | None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from redx.composition.summary import Row
 from redx.config import RunConfig
@@ -17,7 +18,7 @@ from redx.engine import Call, LocalEngine, Plan
 from redx.io.files import write_json
 from redx.io.reading import exists
 from redx.models.encoder import build_encoder
-from redx.runs.folder import SeedFolder
+from redx.runs.folder import SeedFolder, task_of
 from redx.runs.parts import are_complete
 from redx.runs.stages import (
     FILES,
@@ -41,6 +42,36 @@ from redx.tasks import extension_of
 log = logging.getLogger("redx")
 
 
+class Stages(Protocol):
+    """What the module in `Task.stages` offers, for a model that is no classifier: its own stages up to the parts."""
+
+    def check_run(self, config: RunConfig, data: dict[int, Any]) -> None:
+        """Refuse, before anything is written, settings that cannot work with the data of the seeds."""
+        ...
+
+    def plan_seed(self, task: SeedTask, data: Any) -> Plan[dict[str, float]]:
+        """Make everything of one seed, the parts of the test split included; return the seconds of its stages."""
+        ...
+
+    def load_seed(self, folder: Path, config: RunConfig) -> Any:
+        """Return the model in the folder of one seed."""
+        ...
+
+    def expert_infos(self, folder: Path) -> list[dict[str, Any]]:
+        """Return what is known of every expert in the folder of one seed, with its name as `domain`."""
+        ...
+
+    def describe_run(self, config: RunConfig, folder: Path, data: Data) -> dict[str, Any]:
+        """Return sections of the summary: `experts` by name, `cost` with `parameters`, and its own."""
+        ...
+
+
+def own_stages(config: RunConfig) -> Stages | None:
+    """Return the stages that a task brings, or None where it has the usual ones."""
+    module: Any = task_of(config).stages and importlib.import_module(str(task_of(config).stages))
+    return module or None
+
+
 def train_seed(config: RunConfig, data: Data, seed: int, folder: Path) -> dict[str, float]:
     """Train everything of one seed here, each stage once; return the seconds that each stage took."""
     task = SeedTask.create(config, data, seed, folder)
@@ -57,8 +88,8 @@ def plan_reading(seeds: Sequence[tuple[SeedTask, Any]]) -> Plan[None]:
         The task of each seed, with its data or a handle to them.
     """
     for task, data in seeds:
-        if build_encoder(task.config).reads_text:
-            yield from _stages(SeedFolder(task.folder), encoding=[_call(task, read_texts, data)])
+        if own_stages(task.config) is None and build_encoder(task.config).reads_text:
+            yield from run_stages(SeedFolder(task.folder), encoding=[call_stage(task, read_texts, data)])
 
 
 def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
@@ -72,13 +103,15 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
         Its data, or a handle to them.
     """
     config, folder = task.config, task.folder
+    if own := own_stages(config):
+        return (yield from own.plan_seed(task, data))
     stages = SeedFolder(folder)
-    call = functools.partial(_call, task)
+    call = functools.partial(call_stage, task)
     if not exists(folder / "model.json"):  # a retrained router may know other experts
         write_json(folder / "model.json", dataclasses.asdict(task.info))
-    yield from _stages(stages, base=[call(make_base, data)])
-    yield from _stages(stages, shared=[call(make_shared, data)])
-    yield from _stages(stages, features=[call(make_features, data)])
+    yield from run_stages(stages, base=[call(make_base, data)])
+    yield from run_stages(stages, shared=[call(make_shared, data)])
+    yield from run_stages(stages, features=[call(make_features, data)])
     if "parts" in stages.done:
         if not are_complete(folder.parent, task.seed):
             yield [call(make_parts, data)]
@@ -91,10 +124,10 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
         trained["router"] = [call(make_router, prepared)]
     if extension := extension_of(config):
         trained[extension.NAME] = [call(make_extension)]
-    yield from _stages(stages, **trained)
+    yield from run_stages(stages, None, **trained)
     if config.integrate:
-        yield from _stages(stages, integration=[call(make_integration, prepared)])
-    yield from _stages(stages, parts=[call(make_parts, data)])
+        yield from run_stages(stages, integration=[call(make_integration, prepared)])
+    yield from run_stages(stages, parts=[call(make_parts, data)])
     return stages.done
 
 
@@ -102,24 +135,38 @@ def _ignore(seconds: float) -> None:
     pass
 
 
-def _call(
+def call_stage(
     task: SeedTask,
     function: Callable[..., Any],
     *arguments: Any,
     keep: bool = False,
     finished: Callable[[float], None] = _ignore,
 ) -> Call:
+    """Return the call of the function of a stage."""
     return Call(run_stage, (task, function, *arguments), keep, task.config.device == "cuda", finished)
 
 
-def _stages(stages: SeedFolder, **calls_of_stages: list[Call]) -> Plan[None]:
-    """Make the calls of stages that are not done and do not depend on each other; record each when it is done."""
+def run_stages(
+    stages: SeedFolder, files: Mapping[str, Path] | None = None, **calls_of_stages: list[Call]
+) -> Plan[None]:
+    """Make the calls of stages that are not done and do not depend on each other; record each when it is done.
+
+    Parameters
+    ----------
+    stages
+        The folder of the seed.
+    files
+        The file that a stage writes, by stage, where it is not `STAGE.safetensors`; without it the stage is not done.
+    **calls_of_stages
+        The calls of every stage.
+    """
     ready = []
     for name, calls in calls_of_stages.items():
         (task, *_) = calls[0].arguments
         extension = extension_of(task.config)
         writes = name in FILES or (extension is not None and name == extension.NAME)
-        if stages.is_done(name, task.file(name) if writes else None):
+        usual = task.file(name) if files is None and writes else None
+        if stages.is_done(name, (files or {}).get(name, usual)):
             continue
         log.info("%s: stage %s starts", stages.folder.name, name)
         record = _Recorder(stages, name, len(calls))

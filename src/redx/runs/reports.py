@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from redx.composition.comparison import correct_answers, difference_over_seeds, paired_difference
+from redx.composition.comparison import correct_answers, difference_over_seeds, groups_of, paired_difference
 from redx.composition.summary import read_summary
 from redx.config import RunConfig
 from redx.errors import RedxError
@@ -85,17 +85,17 @@ def pair_runs(folders: Sequence[Path], runs: Sequence[RunFigures]) -> Pairs:
         seeds = [seed for seed in known if known[seed] == digests[0].get(seed)]
         if not seeds:
             continue
+        banks = [[read_parts(path, int(seed)).banks for path in (folder, folders[0])] for seed in seeds]
+        groups = [groups_of(own) for own, _ in banks]
         by_seed = [
-            [
-                correct_answers(read_parts(path, int(seed)).banks, one.config.main)
-                for path, one in ((folder, run), (folders[0], runs[0]))
-            ]
-            for seed in seeds
+            [correct_answers(own, run.config.main), correct_answers(first, runs[0].config.main)] for own, first in banks
         ]
         shared = len({known[seed] for seed in seeds}) == 1
         rules = [name for name in by_seed[0][0] if all(name in one for pair in by_seed for one in pair)]
         pairs[run.label] = {
-            name: paired_difference(difference_over_seeds([(own[name], first[name]) for own, first in by_seed], shared))
+            name: paired_difference(
+                difference_over_seeds([(own[name], first[name]) for own, first in by_seed], shared, groups)
+            )
             for name in rules
             if "/" not in name
         }

@@ -49,6 +49,10 @@ class Task:
     extension
         The name of a module that offers what `Extension` lists: a further trained module that answers a user's inputs
         by asking the composed model.
+    stages
+        Name of a module with stages of its own, for models that are no classifiers: `redx.runs.plans.Stages`.
+    instead
+        What to use where a verb needs a classifier, for tasks with stages of their own.
 
     Examples
     --------
@@ -69,11 +73,13 @@ class Task:
     text: bool = False
     options: tuple[str, ...] = ()
     extension: str = ""
+    stages: str = ""
+    instead: str = ""
 
     @property
     def example(self) -> str:
         """A command that runs it."""
-        data = " --data FILE" if "file" in self.options else ""
+        data = " --train" if "train" in self.options else " --data FILE" if "file" in self.options else ""
         return f"redx run {self.name}{data} --seed 0 --seed 1 --seed 2"
 
 
@@ -120,7 +126,7 @@ def extension_of(config: RunConfig) -> Extension | None:
 
 def _register_own() -> None:
     """Register the tasks of redx; a new task package is listed here."""
-    for package in ("arithmetic", "mnist", "intents", "custom", "toy"):
+    for package in ("arithmetic", "mnist", "intents", "custom", "toy", "adapters"):
         for name, task in importlib.import_module(f"redx.tasks.{package}.task").TASKS.items():
             TASKS.register(name, task)
 

@@ -1,0 +1,1 @@
+"""The task `adapters`: LoRA adapters of one language model as experts."""
