@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ import redx
 from helpers.commands import Answer, Ask
 from helpers.own_data import draw_clouds, write_arrays
 from helpers.runs import RunCopy, few_epochs, run_on_clouds, run_on_language_model
+from helpers.tampering import unverified as unverified_files
 from redx.cli import main
 from redx.io.reading import read_json
 
@@ -29,6 +30,13 @@ settings.load_profile("redx")
 def _temporary_working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No test writes to the folder that it was started in."""
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def unverified() -> Iterator[None]:
+    """Files of a run may be changed by hand: a test of what readers say of a file that its manifest does not notice."""
+    with unverified_files():
+        yield
 
 
 @pytest.fixture

@@ -48,6 +48,7 @@ def test_one_run_and_several_are_reported(ask: Ask, clouds_copy: Path, clouds: r
     assert (tmp_path / "both.html").stat().st_size > 10_000
 
 
+@pytest.mark.usefixtures("unverified")
 def test_parts_with_nan_and_truncated_parts_are_refused(ask: Ask, clouds_copy: Path) -> None:
     path = clouds_copy / "seed-0" / "parts" / "residual-risk.safetensors"
     alter_checkpoint(path, path, lambda tensors, _: tensors["residuals"][0, 0, 0].fill_(torch.nan))

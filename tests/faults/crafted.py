@@ -37,7 +37,7 @@ EVENTS = 0xFFF  # all events of inotify: access, change, open, close, move, crea
 SECONDS = 60  # that a command may take; one that waits for a pipe would take for ever
 MISSING = (  # names that some command writes, and that a finished run does not have
     ".journal.json",
-    ".edit",
+    ".redx-edit",
     "redx.toml",
     "track",
     ".config.json.0123abcd.tmp",
@@ -169,7 +169,16 @@ def _journals() -> Iterator[Craft]:
         yield Craft(f"journal move {source} {target}", _journal([["move", source, target]]))
     for target in leading:
         yield Craft(f"journal replace {target}", _journal([["replace", target]]))
-    links = ("experts", "removed", ".edit", ".edit/new", ".edit/old", ".edit/new/experts", "experts/x", "parts")
+    links = (
+        "experts",
+        "removed",
+        ".redx-edit",
+        ".redx-edit/new",
+        ".redx-edit/old",
+        ".redx-edit/new/experts",
+        "experts/x",
+        "parts",
+    )
     for link in links:
         moves = [["replace", "experts/x"], ["replace", "parts"], ["move", "experts/1", "removed/1"]]
         yield Craft(f"journal through the link {link}", _journal(moves, link))
@@ -183,7 +192,7 @@ def _journal(moves: object, link: str = "h") -> Callable[[Path, Path], None]:
     def change(run: Path, outside: Path) -> None:
         seed = run / SEED
         for name in ("experts/x/expert.json", "h/canary", "canary", "outside/canary"):
-            path = seed / ".edit" / "new" / name
+            path = seed / ".redx-edit" / "new" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("attack")
         _delete(seed / link)

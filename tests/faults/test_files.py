@@ -121,6 +121,7 @@ def change(path: Path, **entries: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | entries))
 
 
+@pytest.mark.usefixtures("unverified")
 @pytest.mark.slow
 def test_settings_of_an_expert_that_ask_for_too_much_memory(clouds_copy: Path) -> None:
     model = redx.load(clouds_copy)
@@ -134,6 +135,7 @@ def test_settings_of_an_expert_that_ask_for_too_much_memory(clouds_copy: Path) -
             model.experts.add(folder)
 
 
+@pytest.mark.usefixtures("unverified")
 @pytest.mark.slow
 def test_expert_files_of_the_wrong_kind(clouds_copy: Path) -> None:
     folder = clouds_copy / "seed-0" / "experts" / "0"
@@ -155,6 +157,7 @@ def test_expert_files_of_the_wrong_kind(clouds_copy: Path) -> None:
         Expert.load(folder)
 
 
+@pytest.mark.usefixtures("unverified")
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "content"),
@@ -176,6 +179,7 @@ def test_json_of_a_run_that_is_not_what_it_should_be(clouds_copy: Path, file: st
         redx.load(clouds_copy)
 
 
+@pytest.mark.usefixtures("unverified")
 @pytest.mark.slow
 def test_further_json_of_a_run(clouds_copy: Path) -> None:
     for content in ("[]", '{"base": "x"}', '{"base": -1}', '{"base": 1, "base": 2}'):
@@ -188,6 +192,7 @@ def test_further_json_of_a_run(clouds_copy: Path) -> None:
             write_reports([clouds_copy], clouds_copy)
 
 
+@pytest.mark.usefixtures("unverified")
 @pytest.mark.slow
 def test_tensors_of_other_types_and_labels_that_do_not_exist(clouds_copy: Path) -> None:
     path = sorted((clouds_copy / "seed-0" / "parts").glob("*.safetensors"))[0]

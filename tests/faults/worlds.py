@@ -23,8 +23,9 @@ from helpers.own_data import draw_clouds, write_arrays
 from redx.runs.folder import ask_model
 from redx.runs.parts import StoredParts, read_parts
 
-LEFTOVERS = re.compile(r"\.edit|\.journal\.json|\..+\.tmp")
-VOLATILE = ("run.log", "stages.json", "state.json", "summary.json", "report.html", "report.md")  # times are in them
+LEFTOVERS = re.compile(r"\.redx-edit|\.journal\.json|\..+\.tmp")
+# times are in them, or hashes of such files
+VOLATILE = ("run.log", "manifest.json", "stages.json", "state.json", "summary.json", "report.html", "report.md")
 FEW = ["--set", 'noise=["swap"]', "--set", "levels=[1.0]", "--set", "epsilons=[1.0]"]
 EPOCHS = ["--max-epochs-base", "2", "--max-epochs-experts", "1", "--max-epochs-router", "1"]
 FEATURES = re.compile(r"[0-9a-f]{32}\.(npy|sums\.json)")  # in the cache, whether a command fails or not

@@ -42,6 +42,7 @@ def test_the_parts_of_a_model_are_read_one_by_one(clouds: redx.Run) -> None:
     assert persistence.read_router(folder, config, base, info).experts == info.routed
 
 
+@pytest.mark.usefixtures("unverified")
 def test_files_that_are_missing_or_do_not_fit_are_refused(clouds_copy: Path) -> None:
     config, folder = read_config(clouds_copy), clouds_copy / "seed-0"
     base, info = persistence.read_base(folder, build_encoder(config)), persistence.read_info(folder)

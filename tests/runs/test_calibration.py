@@ -57,6 +57,7 @@ def test_a_risk_that_is_not_supported_is_refused_and_nothing_changes(clouds_copy
     assert (clouds_copy / "seed-0" / "risk.json").read_bytes() == before
 
 
+@pytest.mark.usefixtures("unverified")
 def test_a_run_without_risk_control_says_so(clouds_copy: Path) -> None:
     (clouds_copy / "seed-0" / "risk.json").unlink()
     with pytest.raises(RedxError, match="no experts under risk control"):

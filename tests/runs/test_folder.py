@@ -36,6 +36,7 @@ def test_parts_are_written_and_read_by_bank(tmp_path: Path) -> None:
         assert all(torch.equal(tensor, getattr(again.banks[bank_id], name)) for name, tensor in parts.tensors().items())
 
 
+@pytest.mark.usefixtures("unverified")
 def test_missing_and_other_parts_are_refused(clouds_copy: Path, tmp_path: Path) -> None:
     with pytest.raises(RedxError, match="holds no parts of seed 0"):
         read_parts(tmp_path, 0)
@@ -116,6 +117,7 @@ def test_a_run_without_a_decomposer_has_no_solver(clouds: redx.Run) -> None:
         redx.solver(clouds.folder)
 
 
+@pytest.mark.usefixtures("unverified")
 def test_a_run_of_another_schema_is_not_read_and_not_continued(clouds: redx.Run, clouds_copy: Path, ask: Ask) -> None:
     summary = read_json(clouds_copy / "summary.json")
     write_json(clouds_copy / "summary.json", summary | {"schema": 1})

@@ -15,6 +15,7 @@ from redx.runs.editing import remove_expert
 from redx.runs.parts import read_parts
 
 
+@pytest.mark.usefixtures("unverified")
 def test_parts_name_their_domains(clouds_copy: Path) -> None:
     assert read_parts(clouds_copy, 0).domains == ("0", "1", "2", "3")
     remove_expert(clouds_copy, "1")
@@ -36,6 +37,7 @@ def test_a_missing_bank_is_refused_and_the_run_computes_it_again(clouds: redx.Ru
     assert file.read_bytes() == before
 
 
+@pytest.mark.usefixtures("unverified")
 def test_parts_of_different_states_are_refused(clouds_copy: Path) -> None:
     parts = clouds_copy / "seed-0" / "parts"
     old = (parts / "residual-plain.safetensors").read_bytes()
@@ -45,6 +47,7 @@ def test_parts_of_different_states_are_refused(clouds_copy: Path) -> None:
         read_parts(clouds_copy, 0)
 
 
+@pytest.mark.usefixtures("unverified")
 def test_parts_of_an_older_version_are_read(clouds_copy: Path) -> None:
     before = read_parts(clouds_copy, 0)
     for path in (clouds_copy / "seed-0" / "parts").iterdir():

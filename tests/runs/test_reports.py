@@ -35,6 +35,7 @@ def test_a_study_is_read_as_it_was_written(tmp_path: Path) -> None:
         read_study(tmp_path / "b")
 
 
+@pytest.mark.usefixtures("unverified")
 def test_several_runs_are_compared_on_one_page(tmp_path: Path) -> None:
     one, two = write_run(tmp_path / "one", STUDY), write_run(tmp_path / "x" / "one", seeds=(3, 4))
     assert write_reports([one], tmp_path / "ignored.html") == one / "report.html"
@@ -56,6 +57,7 @@ def test_several_runs_are_compared_on_one_page(tmp_path: Path) -> None:
         write_reports([tmp_path / "nowhere"], tmp_path)
 
 
+@pytest.mark.usefixtures("unverified")
 def test_runs_with_the_same_test_examples_are_paired(clouds: redx.Run, clouds_copy: Path, tmp_path: Path) -> None:
     other = write_run(tmp_path / "other")
     page = write_reports([clouds.folder, clouds_copy, other], tmp_path / "three")
@@ -84,6 +86,7 @@ def test_summaries_hold_what_the_report_answers_with(clouds: redx.Run) -> None:
     assert "5 of 5" not in (clouds.folder / "report.md").read_text()  # four domains
 
 
+@pytest.mark.usefixtures("unverified")
 def test_older_run_folders_without_the_new_keys_are_reported(clouds_copy: Path) -> None:
     summary = json.loads((clouds_copy / "summary.json").read_text())
     for key in ("paired", "modularity", "experts"):

@@ -146,7 +146,9 @@ def test_a_journal_that_redx_did_not_write_is_refused(folder: Path, move: list[s
     assert content(folder) == before
 
 
-@pytest.mark.parametrize("link", ["experts", ".edit", ".edit/new", ".edit/new/experts", "removed", ".journal.json"])
+@pytest.mark.parametrize(
+    "link", ["experts", ".redx-edit", ".redx-edit/new", ".redx-edit/new/experts", "removed", ".journal.json"]
+)
 def test_no_link_is_followed_to_complete_a_change(folder: Path, tmp_path: Path, link: str) -> None:
     """Whatever component of a path is a link, what it points to stays as it is."""
     outside = tmp_path / "outside"
@@ -216,5 +218,5 @@ def test_folders_are_flushed_where_a_move_leads_to_before_where_it_came_from() -
     """Otherwise a power failure between the two loses what was moved."""
     moves = [["move", "experts/a", "removed/a"], ["replace", "experts/b"], ["replace", "state.json"]]
     order = _to_sync(moves)
-    assert order.index("removed") < order.index("experts") < order.index(".edit/new/experts")
-    assert order.index("") < order.index(".edit/new")
+    assert order.index("removed") < order.index("experts") < order.index(".redx-edit/new/experts")
+    assert order.index("") < order.index(".redx-edit/new")

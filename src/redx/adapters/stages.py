@@ -61,6 +61,7 @@ from redx.io.reading import exists, read_json
 from redx.io.safetensors_files import open_safetensors
 from redx.models.calibration import read_calibration, write_calibration
 from redx.runs.folder import SeedFolder
+from redx.runs.integrity import module_hashes
 from redx.runs.parts import are_complete, read_parts, write_parts
 from redx.runs.plans import call_stage, run_stages
 from redx.runs.stages import SeedTask
@@ -256,7 +257,8 @@ def make_parts(task: SeedTask, data: DocumentData) -> None:
         banks = shortlisted_parts(composed, found, config.score, control, list(merges))
     recover(task.folder)
     with edit(task.folder) as transaction:
-        write_parts(transaction.new("parts"), banks, task.info.domains, len(names))
+        modules = module_hashes(transaction.folder, transaction.entries())
+        write_parts(transaction.new("parts"), banks, task.info.domains, len(names), modules=modules)
 
 
 def _windows(task: SeedTask, data: DocumentData, part: Part, at_most: int) -> list[Window]:

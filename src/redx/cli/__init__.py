@@ -25,6 +25,7 @@ from redx.cli import (
     serve,
     solve,
     sweep,
+    verify,
 )
 from redx.cli.common import say
 from redx.errors import RedxError, RefusedError
@@ -32,9 +33,9 @@ from redx.errors import RedxError, RefusedError
 PANELS = {  # how `redx --help` arranges the verbs
     "Train": ("run", "sweep", "report", "list", "fetch", "data"),
     "Ask": ("predict", "solve", "generate", "serve", "replay"),
-    "Measure and prove": ("evaluate", "certify", "calibrate", "check"),
+    "Measure and prove": ("evaluate", "certify", "calibrate", "check", "verify"),
     "Change experts": ("experts", "router", "adapters"),
-    "Files and machine": ("export", "shrink", "inspect", "recover", "cache", "doctor"),
+    "Files and machine": ("export", "shrink", "inspect", "sign", "recover", "cache", "doctor"),
 }
 
 
@@ -107,6 +108,8 @@ app.command()(checkpoint.export)
 app.command()(checkpoint.shrink)
 app.command()(inspect.inspect)
 app.command()(recover.recover)
+app.command()(verify.verify)
+app.command()(verify.sign)
 app.command("data")(resources.make_data)
 app.add_typer(fetching, name="fetch")
 fetching.command("mnist")(resources.fetch_mnist)

@@ -14,7 +14,7 @@ from typing import Literal
 from redx.errors import RedxError
 
 Kind = Literal["file", "folder", "other"]
-OWN = (".edit", ".journal.json", ".lock")  # hidden entries that redx makes; those of others are left alone
+OWN = (".redx-edit", ".journal.json", ".lock")  # hidden entries that redx makes; those of others are left alone
 APPENDED = (".lock", "run.log")  # files that are written in place; all others are replaced
 
 

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 from pydantic import TypeAdapter
 
 from redx.errors import RedxError
+from redx.io import manifest
 
 JSON_BYTES = 64 * 2**20  # size of the largest JSON file
 JSON_DEPTH = 32  # lists and objects inside one another
@@ -100,6 +101,8 @@ def check_path(path: Path | str) -> None:
 def open_file(path: Path, limit: int, missing: str = "", advice: str = REPEAT) -> Iterator[tuple[BinaryIO, int]]:
     """Open a regular file inside a `with` block; devices, pipes and folders are refused before they are read.
 
+    A file that a manifest lists is compared with it (`redx.io.manifest`).
+
     Parameters
     ----------
     path
@@ -119,9 +122,24 @@ def open_file(path: Path, limit: int, missing: str = "", advice: str = REPEAT) -
     Raises
     ------
     RedxError
-        If there is no such file, or it is no regular file, too large or not readable.
+        If there is no such file, or it is no regular file, too large, not readable or not as its manifest says.
     """
     check_path(path)
+    file, size = _open(path, limit, missing, advice)
+    with file:
+        try:
+            manifest.check_file(path, file)
+        except manifest.ChangedFileError:
+            if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
+                raise
+            file, size = _open(path, limit, missing, advice)  # it was replaced meanwhile, by a change of the folder
+            manifest.check_file(path, file)
+        with file:
+            yield file, size
+
+
+def _open(path: Path, limit: int, missing: str, advice: str) -> tuple[BinaryIO, int]:
+    """Return a regular file, open, and its size; the parameters are those of `open_file`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError as error:
@@ -134,10 +152,10 @@ def open_file(path: Path, limit: int, missing: str = "", advice: str = REPEAT) -
         if stat.S_ISDIR(status.st_mode):
             raise RedxError(f"{path} is a folder where a file belongs; move it away, or {advice}.")
         raise RedxError(f"{path} is a device or a pipe, not a regular file; {advice}.")
-    with open(descriptor, "rb") as file:
-        if status.st_size > limit:
-            raise RedxError(f"{path} has {status.st_size:,} bytes, more than {limit:,} for such a file; {advice}.")
-        yield file, status.st_size
+    if status.st_size > limit:
+        os.close(descriptor)
+        raise RedxError(f"{path} has {status.st_size:,} bytes, more than {limit:,} for such a file; {advice}.")
+    return open(descriptor, "rb"), status.st_size
 
 
 def read_bytes(path: Path, limit: int = TENSOR_BYTES, missing: str = "", advice: str = REPEAT) -> bytes:

@@ -22,6 +22,7 @@ from redx.config import BankId, ModelConfig
 from redx.data.inputs import READERS
 from redx.errors import RedxError
 from redx.io.files import without_prefix, write_bytes, write_json, write_tensors
+from redx.io.manifest import MANIFEST, format_manifest, is_expected, list_folder, read_manifest, require_manifest
 from redx.io.reading import exists, guarded, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.model.card import model_card
@@ -88,7 +89,8 @@ def _load_model(
         raise RedxError(f"{folder / 'model.json'} does not fit the base (other classes); repeat the run that made it.")
     library = read_library(folder, config, base, info, may_be_empty)
     fixed, joint_routers = _read_fixed_banks(folder, config, base, library)
-    summary = next((path for path in (folder / "summary.json", folder.parent / "summary.json") if exists(path)), None)
+    summaries = (folder / "summary.json", folder.parent / "summary.json")
+    summary = next(filter(exists, summaries), None)
     return kind.assemble(
         info=info,
         config=config,
@@ -142,6 +144,7 @@ def save_model(model: Model, folder: Path, calibration: bool = True, shared: boo
     write_bytes(folder / "README.md", card.encode())
     settings = ModelConfig.model_validate({name: getattr(model.config, name) for name in ModelConfig.model_fields})
     write_json(folder / "config.json", {"format": FORMAT, **settings.model_dump(mode="json")})
+    write_bytes(folder / MANIFEST, format_manifest(list_folder(folder)))
 
 
 def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Model:
@@ -158,6 +161,7 @@ def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Mo
     """
     if not exists(folder / "model.json") or not exists(folder / "config.json"):
         raise RedxError(f"{folder} holds no model that save_pretrained wrote; give another folder.")
+    require_manifest(folder, "model.json")
     advice = "save the model anew with save_pretrained"
     saved: SavedConfig = read_json(
         folder / "config.json", SavedConfig, misfit="does not hold the settings of a model", advice=advice
@@ -184,10 +188,10 @@ def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Mo
         model = _load_model(folder, config, read, None, encoder, kind, may_be_empty=True)
     model.set_backbone(backbone)
     model.routing = KEYS if model.router is None or model.router.missing(model.experts.names) else TRAINED
-    if exists(folder / "shared.safetensors"):
+    if is_expected(folder / "shared.safetensors"):
         model.anchor_data = partial(as_given, read_shared(folder / "shared.safetensors"))
         model.follow_defaults()
-    if exists(folder / "calibration.safetensors"):
+    if is_expected(folder / "calibration.safetensors"):
         model.calibration_set = partial(as_given, read_shared(folder / "calibration.safetensors"))
     return model
 
@@ -257,7 +261,14 @@ def _load_router(path: Path, tensors: dict[str, Tensor], config: ModelConfig, ba
 
 
 def _expert_folders(folder: Path) -> dict[str, Path]:
-    return {path.parent.name: path.parent for path in (folder / "experts").glob("*/expert.json")}
+    found = {path.parent.name: path.parent for path in (folder / "experts").glob("*/expert.json")}
+    for name in read_manifest(folder) or {}:
+        if name.startswith("experts/") and not exists(folder / name):
+            raise RedxError(
+                f"{folder / name} is missing, and {MANIFEST} lists it; restore it from a copy, or make the folder anew "
+                "elsewhere."
+            )
+    return found
 
 
 def _read_fixed_banks(
@@ -269,7 +280,7 @@ def _read_fixed_banks(
     if config.average:  # the parameters of the run's own experts
         library = library.subset([name for name in info.domains if name in library])
     banks = fixed_banks(config, base, library, pooled, average=config.average)
-    if not is_file(path) or not set(info.domains) <= set(library.names):
+    if not is_expected(path) or not set(info.domains) <= set(library.names):
         return banks, {}
     tensors = read_tensors(path)
     experts = [without_prefix(tensors, name) for name in sorted(info.domains, key=library.names.index)]

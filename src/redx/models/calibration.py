@@ -17,7 +17,8 @@ from redx.composition.parts import Cutoffs
 from redx.composition.risk import REGIONS, RiskControl
 from redx.config import ScoreName, StrictConfig
 from redx.io.files import write_json, write_tensors
-from redx.io.reading import exists, guarded, read_json
+from redx.io.manifest import is_expected
+from redx.io.reading import guarded, read_json
 from redx.io.safetensors_files import read_tensors
 
 Number = Annotated[float, Field(allow_inf_nan=True)]
@@ -60,7 +61,7 @@ def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> RiskControl |
         The experts of the seed, in order.
     """
     path, thresholds_file = folder / "risk.json", folder / "thresholds.safetensors"
-    if not exists(path):
+    if not is_expected(path):
         return None
     about: RiskFile = read_json(path, RiskFile, misfit="does not hold a calibration", advice="repeat the run")
     thresholds = read_tensors(thresholds_file)

@@ -22,7 +22,8 @@ from redx.composition.summary import Row, read_summary, summarise
 from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.files import write_bytes, write_json
-from redx.io.reading import exists, guarded, parse_json, read_json, read_text
+from redx.io.manifest import is_expected
+from redx.io.reading import guarded, parse_json, read_json, read_text
 from redx.model.model import Model
 from redx.models.calibration import read_calibration
 from redx.report.content import Study
@@ -30,13 +31,15 @@ from redx.report.page import check_packages
 from redx.runs.costs import count_parameters
 from redx.runs.facts import compare_answers, describe_experts
 from redx.runs.folder import DataFile
+from redx.runs.integrity import STATES, state_hash
 from redx.runs.parts import StoredParts, read_parts
-from redx.runs.reports import read_study, write_report
+from redx.runs.reports import new_report, read_study, write_report
 from redx.runs.stages import evaluate_parts
 from redx.runs.transaction import Transaction
 
 log = logging.getLogger("redx")
 
+OUTDATED = b"The experts, the router or the risk have changed; `redx report RUN` writes the report of the run anew.\n"
 LEFT_OUT = "left out, since they were made with other experts or another risk; repeating the run makes them anew"
 
 
@@ -126,7 +129,7 @@ def renew(
         Its model after the change, if experts or router change.
     """
     run = transaction.folder.parent
-    if not exists(run / "summary.json"):
+    if not is_expected(run / "summary.json"):
         return
     old = read_summary(run / "summary.json")
     if seed not in old["seeds"]:
@@ -146,8 +149,10 @@ def renew(
         if model is not None and seed == old["seeds"][0]:
             summary["experts"] = describe_experts(model)
             summary["cost"] = old["cost"] | {"parameters": count_parameters(model)}
+        kept_states = old.get(STATES, {})
+        summary[STATES] = kept_states | {str(seed): state_hash(transaction.folder, transaction.entries())}
         study = _study_of(run, results)
-        summary["study"] = study.facts if study else {"left_out": LEFT_OUT} if exists(run / "study.json") else {}
+        summary["study"] = study.facts if study else {"left_out": LEFT_OUT} if is_expected(run / "study.json") else {}
         _write(transaction, config, summary, study, results)
 
 
@@ -163,11 +168,11 @@ def _write(
     try:
         check_packages()
     except RedxError as error:
-        log.warning("%s `redx report RUN` then writes the report, which is that of before.", error)
+        log.warning("%s `redx report RUN` then writes the report.", error)
+        for name in ("report.html", "report.md"):
+            write_bytes(transaction.new_of_run(name), OUTDATED)
         return
-    for name in ("report.md", "figures"):
-        transaction.new_of_run(name)
-    write_report(transaction.new_of_run("report.html").parent, config, summary, study)
+    write_report(new_report(transaction.new_of_run), config, summary, study)
 
 
 def _study_of(run: Path, results: Mapping[int, SeedResults]) -> Study | None:

@@ -1,6 +1,7 @@
 """The run folder: atomic files, one writer at a time, stages that are done once, and the model in it.
 
 RUN/config.json  data.json  results.jsonl  summary.json  study.json  report.html  report.md  figures/  run.log
+RUN/manifest.json  seed-N/manifest.json: the hashes of all files, written with them
 RUN/seed-N/model.json  base.safetensors  router.safetensors  experts/NAME/{expert.safetensors, expert.json}
 RUN/seed-N/pooled.safetensors  parts/FORM-BANK.safetensors  stages.json
 """
@@ -26,11 +27,13 @@ from redx.data.dataset import Split
 from redx.errors import RedxError, printable
 from redx.io.files import make_folder, write_json
 from redx.io.folders import check_links
+from redx.io.manifest import SEED, is_expected, require_manifest
 from redx.io.reading import check_path, exists, is_file, is_folder, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.model.model import Model, ModelExtension
 from redx.model.persistence import is_saved_model, load_model
-from redx.runs.transaction import JOURNAL, LOCK, Value, consistently, recover
+from redx.runs.integrity import check_states
+from redx.runs.transaction import JOURNAL, LOCK, SCRATCH, Value, consistently, edit, recover
 from redx.tasks import TASKS, Task, extension_of
 from redx.training.datasets import read_feature_split, read_shared, split_validation
 from redx.training.features import without_copies
@@ -39,8 +42,8 @@ log = logging.getLogger("redx")
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 # names that `atomic_path` gives to unfinished files of a run
 TEMPORARY = re.compile(r"\..+\.(json|jsonl|html|md|svg|safetensors)\.[0-9a-f]{8}\.tmp")
-SEED = re.compile(r"seed-(0|[1-9]\d{0,17})")  # the folder of a seed
-STARTED = re.compile(r"\.lock|\.config\.json\.[0-9a-f]{8}\.tmp")  # all that a run has made before its config.json
+# all that a run has made before its config.json
+STARTED = re.compile(rf"\.lock|{re.escape(SCRATCH)}|\.journal\.json(\.[0-9a-f]{{8}}\.tmp)?")
 
 
 class DataFile(StrictConfig):
@@ -104,7 +107,13 @@ def ask_model(folder: str | os.PathLike[str], seed: int | None, ask: Callable[[M
     run = Path(folder)
     config, seed = choose_seed(run, seed)
     seed_folder = run / f"seed-{seed}"
-    return consistently(run, seed_folder, lambda: ask(load_seed(seed_folder, config)))
+
+    def read() -> Value:
+        model = load_seed(seed_folder, config)
+        check_states(run, model.figures)
+        return ask(model)
+
+    return consistently(run, seed_folder, read)
 
 
 def solver(folder: str | os.PathLike[str], seed: int | None = None, rule: str | None = None) -> Any:
@@ -141,6 +150,7 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
     """Return the model in the folder of one seed."""
     if task_of(config).stages:
         raise RedxError(f"{folder.parent} is a run of '{config.task}', no classifier; {task_of(config).instead}.")
+    require_manifest(folder, "stages.json")
     read, extension = task_of(config).read, None
     if own := extension_of(config):
         file = folder / f"{own.NAME}.safetensors"
@@ -152,9 +162,9 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         seed = int(folder.name.removeprefix("seed-"))
         return validation.only(split_validation(validation, config.ownership.calibration, seed)[1])
 
-    if exists(folder / "features.safetensors"):
+    if is_expected(folder / "features.safetensors"):
         model.calibration_set = calibration
-    if exists(folder / "shared.safetensors"):
+    if is_expected(folder / "shared.safetensors"):
         model.anchor_data = lambda: without_copies(config, read_shared(folder / "shared.safetensors"))
     model.route_by_keys_if_needed()
     return model
@@ -182,6 +192,7 @@ def task_of(config: RunConfig) -> Task:
 def read_config(folder: Path) -> RunConfig:
     """Return the settings of a run folder, in which no link may lead elsewhere."""
     check_links(folder)
+    require_manifest(folder, "summary.json")
     return read_json(
         folder / "config.json",
         RunConfig,
@@ -227,6 +238,7 @@ class SeedFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.done: dict[str, float] = {}
+        require_manifest(folder, "stages.json")
         if exists(folder / "stages.json"):
             misfit = "does not hold the seconds of finished stages"
             self.done = read_json(folder / "stages.json", dict[str, Seconds], misfit=misfit)
@@ -255,9 +267,11 @@ class SeedFolder:
         return name in self.done and (file is None or file.exists())
 
     def record(self, name: str, seconds: float) -> None:
-        """Note that a stage is done, and how long it took."""
+        """Note that a stage is done, and how long it took; its files are listed in the manifest."""
         self.done[name] = seconds
-        write_json(self.folder / "stages.json", self.done)
+        with edit(self.folder) as transaction:
+            transaction.adopt(name, f"{name}.safetensors", f"{name}.json", *(["adapters"] if name == "experts" else []))
+            write_json(transaction.new("stages.json"), self.done)
         log.info("%s: stage %s took %.1f s", self.folder.name, name, seconds)
 
 
@@ -290,7 +304,11 @@ def lock_run(folder: Path, config: RunConfig) -> Iterator[None]:
                 raise RedxError(f"Another run has just written to {folder}; repeat the command.")
         if _is_own(folder):
             _clean_up(folder)
-        write_json(folder / "config.json", config.model_dump(mode="json"))
+        content = config.model_dump(mode="json")
+        if not exists(folder / "config.json") or read_json(folder / "config.json") != content:
+            with edit(folder) as transaction:
+                transaction.adopt()
+                write_json(transaction.new("config.json"), content)
         with _log_to(folder / "run.log"):
             yield
     finally:
@@ -330,8 +348,8 @@ def _is_own(folder: Path) -> bool:
 def _clean_up(folder: Path) -> None:
     """Complete a change that a killed process had committed, and delete files that one was writing."""
     seeds = _seed_folders(folder)
-    for seed_folder in seeds:
-        recover(seed_folder)
+    for one in (folder, *seeds):
+        recover(one)
     experts = [path for seed_folder in seeds for path in seed_folder.glob("experts/*")]
     for parent in [folder, folder / "figures", *seeds, *experts]:
         for path in [] if parent.is_symlink() else parent.glob(".*.tmp"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from redx.composition.parts import Cutoffs, Losses, Parts
 from redx.config import BankId, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import without_prefix, write_tensors
+from redx.io.manifest import require_manifest
 from redx.io.reading import exists, guarded, parse_json
 from redx.io.safetensors_files import open_safetensors, read_tensors
 from redx.model.persistence import read_domain_names
 from redx.models.calibration import read_cutoffs
+from redx.runs.integrity import check_modules
 from redx.runs.transaction import consistently
 
 MAX_DOMAINS = 2**20  # where nothing says how many there are
@@ -35,6 +37,7 @@ class SetInfo(StrictConfig):
     banks: list[str]
     set: str
     classes: list[str] = []  # empty for a regression, and in files of an older version
+    modules: dict[str, str] = {}  # the hashes of the modules that made the parts
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,14 @@ def count_units(banks: Banks) -> int:
     return len(parts) if parts.groups is None else len(parts.groups.unique())
 
 
-def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int, classes: Sequence[str] = ()) -> None:
+def write_parts(
+    folder: Path,
+    banks: Banks,
+    domains: Sequence[str],
+    experts: int,
+    classes: Sequence[str] = (),
+    modules: Mapping[str, str] | None = None,
+) -> None:
     """Write the parts of every bank into a folder.
 
     Parameters
@@ -89,9 +99,12 @@ def write_parts(folder: Path, banks: Banks, domains: Sequence[str], experts: int
         How many of the domains, the first ones, have an expert.
     classes
         Names of the classes in the order of the logits.
+    modules
+        The hashes of the modules that made the parts, as `module_hashes` returns them.
     """
     about = {"domains": list(domains), "experts": experts, "banks": sorted(map(_file_name, banks))}
     about |= {"classes": list(classes)} if classes else {}
+    about |= {"modules": dict(modules)} if modules else {}
     set_id = hashlib.blake2b(json.dumps(about).encode(), digest_size=16)
     for parts in banks.values():
         for tensor in _to_tensors(parts).values():
@@ -131,7 +144,14 @@ def are_complete(folder: Path, seed: int) -> bool:
     return True
 
 
+def named_modules(seed_folder: Path) -> dict[str, str]:
+    """Return the hashes of the modules that the parts of a seed name; nothing where there are no parts."""
+    paths = sorted((seed_folder / "parts").glob("*.safetensors"))
+    return _read_about(paths[0]).get("modules", {}) if paths else {}
+
+
 def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredParts:
+    require_manifest(seed_folder, "stages.json")
     folder = seed_folder / "parts"
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
@@ -144,6 +164,7 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
         raise RedxError(f"{folder} lacks {missing[0]}, so its rules would be incomplete; repeat the `redx run`.")
     if about[0] and (unknown := sorted({path.name for path in paths} - set(about[0]["banks"]))):
         raise RedxError(f"{folder / unknown[0]} does not belong to the others; move it away.")
+    check_modules(seed_folder, about[0].get("modules", {}))
     domains = tuple(about[0]["domains"]) if about[0] else _folder_domains(seed_folder)
     classes = tuple(about[0].get("classes", ()))
     banks, cutoffs = {}, read_cutoffs(seed_folder)

@@ -24,6 +24,7 @@ from redx.engine import Engine, open_engine
 from redx.errors import RedxError
 from redx.io.cache import cache_folder
 from redx.io.files import write_bytes, write_json
+from redx.io.manifest import read_manifest
 from redx.model.model import Model
 from redx.models.calibration import read_calibration
 from redx.models.encoder import build_encoder
@@ -33,12 +34,14 @@ from redx.runs.conclusion import SeedResults, describe_figures, format_rows, sta
 from redx.runs.costs import describe_cost
 from redx.runs.facts import describe_experts
 from redx.runs.folder import add_seeds, load, load_seed, lock_run
+from redx.runs.integrity import STATES, state_hash
 from redx.runs.parts import count_groups, read_parts
 from redx.runs.plans import own_stages, plan_evaluation, plan_reading, plan_seed
 from redx.runs.presets import configure
-from redx.runs.reports import read_study, write_report
+from redx.runs.reports import new_report, read_study, write_report
 from redx.runs.stages import SPLITS, SeedTask
 from redx.runs.tracking import check_tracker
+from redx.runs.transaction import edit
 from redx.tasks import Task, get_task, use_task
 from redx.training.datasets import split_validation
 
@@ -228,6 +231,7 @@ def _conclude(
     groups = count_groups(results[config.seeds[0]].parts.banks)
     unit = "groups" if groups else "examples"
     described = _describe(config, folder, first)
+    folders = {seed: folder / f"seed-{seed}" for seed in config.seeds}
     summary = {
         "schema": SCHEMA,
         "task": config.task,
@@ -244,6 +248,7 @@ def _conclude(
         "domains": list(first.domains),
         **describe_figures(config, results, [hashes[seed]["test"] for seed in config.seeds]),
         **described,
+        STATES: {str(seed): state_hash(one, read_manifest(one) or {}) for seed, one in folders.items()},
         "study": study.facts if study else {},
         "cost": {
             "seconds": {**seconds, "total": sum(seconds.values())},
@@ -252,10 +257,11 @@ def _conclude(
             **described["cost"],
         },
     }
-    write_json(folder / "data.json", {"split": first.split, "sha256": hashes})
-    write_bytes(folder / "results.jsonl", format_rows(results))
-    write_json(folder / "summary.json", summary)
-    write_report(folder, config, summary, study)
+    with edit(folder) as transaction:
+        write_json(transaction.new("data.json"), {"split": first.split, "sha256": hashes})
+        write_bytes(transaction.new("results.jsonl"), format_rows(results))
+        write_json(transaction.new("summary.json"), summary)
+        write_report(new_report(transaction.new), config, summary, study)
     log.info("finished in %.1f s", time.perf_counter() - start)
     return Run(folder, summary)
 
@@ -279,5 +285,6 @@ def _study(config: RunConfig, folder: Path, data: dict[int, Data], results: dict
         banks = {seed: one.parts.banks for seed, one in results.items()}
         compute = importlib.import_module(module).study if isinstance(module, str) else module
         study = dataclasses.replace(compute(config, data, models, banks), state=states(results))
-        write_json(folder / "study.json", dataclasses.asdict(study))
+        with edit(folder) as transaction:
+            write_json(transaction.new("study.json"), dataclasses.asdict(study))
     return study

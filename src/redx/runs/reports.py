@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +10,31 @@ from redx.composition.comparison import correct_answers, difference_over_seeds, 
 from redx.composition.summary import read_summary
 from redx.config import RunConfig
 from redx.errors import RedxError
+from redx.io.manifest import is_expected
 from redx.io.reading import exists, guarded, read_json
 from redx.report.content import Study
 from redx.report.document import RunFigures, Source
 from redx.report.page import publish
 from redx.report.run_comparison import Pairs, compare_runs
 from redx.report.run_report import describe_run, describe_source
-from redx.runs.folder import DataFile, read_config
+from redx.runs.folder import DataFile, lock_run, read_config
+from redx.runs.integrity import check_states
 from redx.runs.parts import read_parts
 from redx.runs.presets import reproduce
+from redx.runs.transaction import edit
 
 
 def write_report(folder: Path, config: RunConfig, summary: dict[str, Any], study: Study | None) -> Path:
     """Write report.html, report.md and figures/*.svg into a run folder; return the path of the page."""
     run = RunFigures(config.task, config, summary, study)
     return publish(describe_run(run, _source(run)), folder / "report.html")
+
+
+def new_report(new: Callable[[str], Path]) -> Path:
+    """Return the folder to write a new report of a run to, of which a transaction knows by `new`."""
+    for name in ("report.md", "figures"):
+        new(name)
+    return new("report.html").parent
 
 
 def write_reports(folders: Sequence[Path], out: Path) -> Path:
@@ -55,7 +65,10 @@ def _write_pages(
     folders: Sequence[Path], runs: list[tuple[RunConfig, dict[str, Any], Study | None]], out: Path
 ) -> Path:
     if len(folders) == 1:
-        return write_report(folders[0], *runs[0])
+        config, summary, study = runs[0]
+        with lock_run(folders[0], config), edit(folders[0]) as transaction:
+            write_report(new_report(transaction.new), config, summary, study)
+        return folders[0] / "report.html"
     names = [folder.resolve().name for folder in folders]
     labels = [name if names.count(name) == 1 else str(folder) for name, folder in zip(names, folders, strict=True)]
     figures = [RunFigures(label, *run) for label, run in zip(labels, runs, strict=True)]
@@ -105,7 +118,7 @@ def pair_runs(folders: Sequence[Path], runs: Sequence[RunFigures]) -> Pairs:
 def _test_digests(folder: Path) -> dict[str, str]:
     """Return the hashes of the test splits by seed; none where the folder lacks them or its parts."""
     path = folder / "data.json"
-    if not exists(path):
+    if not is_expected(path):
         return {}
     hashes = read_json(path, DataFile, misfit="does not say how the data were split").sha256
     return {seed: names["test"] for seed, names in hashes.items() if exists(folder / f"seed-{seed}" / "parts")}
@@ -114,6 +127,7 @@ def _test_digests(folder: Path) -> dict[str, str]:
 def _read_figures(folder: Path) -> tuple[dict[str, Any], Study | None]:
     """Return the summary of a run, and its study unless it was made with other experts."""
     summary, study = read_summary(folder / "summary.json"), read_study(folder)
+    check_states(folder, summary)
     left_out = isinstance(facts := summary.get("study"), dict) and "left_out" in facts
     return summary, None if left_out else study
 
@@ -121,7 +135,7 @@ def _read_figures(folder: Path) -> tuple[dict[str, Any], Study | None]:
 def read_study(folder: Path) -> Study | None:
     """Return the study of a run folder, or None where it has none."""
     path = folder / "study.json"
-    return read_json(path, Study, misfit="does not hold a study") if exists(path) else None
+    return read_json(path, Study, misfit="does not hold a study") if is_expected(path) else None
 
 
 def _source(run: RunFigures) -> Source:

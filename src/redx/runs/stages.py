@@ -25,6 +25,7 @@ from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
 from redx.models.router import TRAINED
 from redx.runs.folder import load_seed
+from redx.runs.integrity import module_hashes
 from redx.runs.parts import StoredParts, read_parts, write_parts
 from redx.runs.tracking import recorder_of
 from redx.runs.transaction import Transaction, edit, recover
@@ -238,7 +239,8 @@ def write_test_parts(transaction: Transaction, model: Model, test: Split) -> Sto
         write_calibration(*files, model.current_control())
     banks = dict(sorted(parts_of_test(model, test).items()))  # as they are read again
     names = model.domain_names, len(model.experts), model.classes
-    write_parts(transaction.new("parts"), banks, *names)
+    modules = module_hashes(transaction.folder, transaction.entries())
+    write_parts(transaction.new("parts"), banks, *names, modules)
     return StoredParts(banks, model.domain_names, model.classes)
 
 

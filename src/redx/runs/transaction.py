@@ -1,7 +1,7 @@
-"""Transactions on the folder of a seed: a change happens completely or not at all, wherever it is interrupted.
+"""Transactions on the folder of a seed or a run: a change happens completely or not at all, wherever it is interrupted.
 
-    1. New files of the seed, and those of the run that follow from them, are written to a scratch folder, `.edit`; the
-       run is as before.
+    1. New files of the seed, and those of the run that follow from them, are written to a scratch folder, `.redx-edit`;
+       the run is as before.
     2. `.journal.json` is written atomically and lists the moves that put them in place: the commit point.
     3. The moves are made, and the journal is deleted.
 
@@ -9,6 +9,9 @@ A process that dies before step 2 leaves a scratch folder, which the next writer
 dies after step 2 leaves a journal, which the next writer completes, or `redx recover`: the run is as afterwards. Every
 move can be repeated. `state.json` counts the changes, so that a reader notices a change while it reads. A reader never
 writes: it waits for a writer that is at work, and refuses a run whose change was interrupted.
+
+The new `manifest.json` of the seed, and that of the run, is the last of the files that are put in place: until then a
+reader accepts what either manifest lists (`redx.io.manifest`).
 
 A run may come from a stranger, and so may its journal. So a journal may move only what a change of redx moves, inside
 the folder, and no symbolic link is followed on the way (`redx.io.folders`).
@@ -32,16 +35,27 @@ from typing import TypeVar
 from pydantic import BaseModel, Field
 
 from redx.errors import RedxError
-from redx.io.files import sync_folder, write_json
+from redx.io.files import sync_folder, write_bytes, write_json
 from redx.io.folders import Below
+from redx.io.manifest import (
+    MANIFEST,
+    Entries,
+    format_manifest,
+    hash_file,
+    is_complete,
+    list_files,
+    list_folder,
+    read_manifest,
+)
 from redx.io.reading import exists, read_json
 
-JOURNAL, SCRATCH, STATE, LOCK = ".journal.json", ".edit", "state.json", ".lock"
+JOURNAL, SCRATCH, STATE, LOCK = ".journal.json", ".redx-edit", "state.json", ".lock"
 WAIT = 60.0  # seconds that a reader waits for a writer to finish its moves
 PAUSE = 0.02  # seconds between two looks
 RETRIES = 5  # times that a reader starts again because the run was changed meanwhile
 FILE = re.compile(r"[a-z][a-z0-9_-]*\.(json|jsonl|safetensors|md)")  # names of files that a change may replace
-RUN_FILES = ("results.jsonl", "summary.json", "report.html", "report.md", "figures")  # that follow from the seeds
+# files of the run that follow from the seeds
+RUN_FILES = ("results.jsonl", "summary.json", "report.html", "report.md", "figures", MANIFEST)
 FOLDERS = ("experts", "adapters", "removed")  # folders of named folders
 
 RESTORE = "restore the run from a copy"
@@ -62,17 +76,18 @@ class StateFile(BaseModel):
 
 
 class Transaction:
-    """A change of a seed's folder that is being prepared.
+    """A change of the folder of a seed, or of a run, that is being prepared.
 
     Parameters
     ----------
     folder
-        The folder of the seed. The run must be locked by the caller.
+        The folder. The run must be locked by the caller.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._moves: list[list[str]] = []
+        self._adopted: list[str] | None = None
         _remove_scratch(folder)
 
     def new(self, relative: str) -> Path:
@@ -89,6 +104,27 @@ class Transaction:
         """Move a file or folder on commit; the target must not exist."""
         self._add("move", source, target)
 
+    def adopt(self, *names: str) -> None:
+        """List files in the manifest that are in place already, and begin one where there is none.
+
+        Parameters
+        ----------
+        *names
+            Files and folders of this change; in a folder that is not finished, all files count that are not listed.
+        """
+        self._adopted = [*(self._adopted or []), *names]
+
+    def entries(self) -> Entries:
+        """Return what the manifest of the folder lists after the change, as far as it is prepared."""
+        entries = read_manifest(self.folder) or {}
+        if self._adopted is not None:
+            complete = is_complete(entries)
+            entries = {name: entry for name, entry in entries.items() if name.partition("/")[0] not in self._adopted}
+            for name in list_files(self.folder):
+                if name not in entries and (not complete or name.partition("/")[0] in self._adopted):
+                    entries[name] = hash_file(self.folder / name)
+        return _after(entries, self._moves, "replace", self.folder / SCRATCH / "new")
+
     def _add(self, *move: str) -> None:
         if not _is_known(move):
             raise RedxError(f"A change of {self.folder} cannot touch {move[-1]!r}; choose another name.")
@@ -98,6 +134,7 @@ class Transaction:
         """Make the change; afterwards the folder is as if it had been made in one step."""
         version = read_version(self.folder) + 1
         write_json(self.new(STATE), {"version": version})
+        self._write_manifests()
         try:
             for path in [*(self.folder / SCRATCH).rglob("*"), self.folder / SCRATCH, self.folder]:
                 if path.is_dir():
@@ -106,6 +143,34 @@ class Transaction:
             raise RedxError(f"Cannot write to {self.folder} ({error.strerror}); nothing was changed.") from error
         write_json(self.folder / JOURNAL, {"moves": self._moves})
         recover(self.folder)
+
+    def _write_manifests(self) -> None:
+        """Write the manifests of the folder and of the run, as the last files to be put in place."""
+        run = self.folder.parent
+        if any(kind == "publish" for kind, *_ in self._moves) and (entries := read_manifest(run)) is not None:
+            entries = _after(entries, self._moves, "publish", self.folder / SCRATCH / "run")
+            write_bytes(self.new_of_run(MANIFEST), format_manifest(entries))
+        if self._adopted is not None or read_manifest(self.folder) is not None:
+            content = format_manifest(self.entries())
+            write_bytes(self.new(MANIFEST), content)
+
+
+def _after(entries: Entries, moves: list[list[str]], replacing: str, new: Path) -> Entries:
+    """Return what a manifest lists after the moves of a change."""
+    entries = dict(entries)
+    for kind, *names in moves:
+        if kind == "move" and replacing == "replace":
+            moved = {name for name in entries if name.startswith(f"{names[0]}/")}
+            entries |= {f"{names[1]}/{name[len(names[0]) + 1 :]}": entries.pop(name) for name in moved}
+        elif kind == replacing:
+            (relative,) = names
+            kept = {name: entry for name, entry in entries.items() if not f"{name}/".startswith(f"{relative}/")}
+            path = new / relative
+            if path.is_dir():
+                entries = kept | {f"{relative}/{name}": entry for name, entry in list_folder(path).items()}
+            elif path.exists():
+                entries = kept | {relative: hash_file(path)}
+    return entries
 
 
 @contextmanager
@@ -178,7 +243,7 @@ def _may_be_replaced(relative: str) -> bool:
     parent, _, name = relative.rpartition("/")
     if FILE.fullmatch(name):
         return parent == "" or _named_folder(parent) == "adapters"
-    return relative == "parts" or _named_folder(relative) == "experts"
+    return relative in ("parts", "report.html", "figures") or _named_folder(relative) == "experts"
 
 
 def _named_folder(relative: str) -> str | None:
