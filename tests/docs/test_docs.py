@@ -20,6 +20,7 @@ from redx.engine import ENGINES
 from redx.models.calibration import read_calibration, write_calibration
 from redx.runs import pipeline, presets, sweep
 from redx.runs.sweep import Sweep, make_cells, parse_grid
+from redx.runs.transaction import edit
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -118,7 +119,8 @@ def calibrate_on_many_examples(folder: Path) -> None:
     before = read_calibration(folder)
     assert before is not None
     before.thresholds = {region: torch.linspace(-5, 5, 2_000) for region in before.thresholds}
-    write_calibration(folder / "risk.json", folder / "thresholds.safetensors", before)
+    with edit(folder) as transaction:
+        write_calibration(transaction.new("risk.json"), transaction.new("thresholds.safetensors"), before)
 
 
 def test_the_documents_hold_commands() -> None:

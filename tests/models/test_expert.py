@@ -62,6 +62,7 @@ def test_a_saved_expert_is_the_same_expert(folder: Path, tmp_path: Path) -> None
     assert all(torch.equal(tensor, tensors[name]) for name, tensor in again.tensors().items())
 
 
+@pytest.mark.usefixtures("unverified")
 def test_what_is_no_expert_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RedxError, match="is not there; give the folder of an expert"):
         Expert.load(tmp_path / "nowhere")
