@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -18,16 +17,6 @@ from helpers.own_encoder import LABELS, Examples, composed_model, draw_images, o
 from redx import registry
 from redx.composition.rules import RULES
 from redx.errors import RedxError
-
-
-@pytest.fixture(scope="module")
-def trained() -> redx.Model:
-    return composed_model()
-
-
-@pytest.fixture
-def model(trained: redx.Model) -> redx.Model:
-    return copy.deepcopy(trained)
 
 
 @pytest.fixture(scope="module")

@@ -22,16 +22,6 @@ from redx.models.router import ROUTERS
 
 
 @pytest.fixture(scope="module")
-def trained() -> redx.Model:
-    return composed_model()
-
-
-@pytest.fixture
-def model(trained: redx.Model) -> redx.Model:
-    return copy.deepcopy(trained)
-
-
-@pytest.fixture(scope="module")
 def test() -> Examples:
     return draw_images(300, 4)
 
