@@ -183,6 +183,38 @@ class OwnershipConfig(StrictConfig):
     bank: BankConfig = BankConfig(shape="mlp", depth=1)
 
 
+class StatisticsConfig(StrictConfig):
+    """Settings of the statistics that owners share instead of data, whose sum is the base of RED."""
+
+    use: bool = Field(
+        default=False,
+        description="whether the base is the ridge head on the sum of all owners' statistics; otherwise it is the base "
+        "that was trained on the shared subset",
+    )
+    size: int = Field(
+        default=1000,
+        ge=0,
+        le=4096,
+        description="random features beside the features themselves; a file of statistics grows with their square",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the random features, the same for all owners")
+    unit: bool = Field(default=True, description="scale the features of every example to the same length first")
+    guided: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description="share of the variance of the random directions that lies in the span of the classifier of the "
+        "shared examples' base",
+    )
+    weight: float = Field(
+        default=0.5,
+        gt=0,
+        le=1,
+        description="factor a of an expert's residual a · (f - B): what a weight of one moves the answer from the base "
+        "B towards the expert's own answer f",
+    )
+
+
 class RouterConfig(StrictConfig):
     """Settings of the router, which is trained after the experts."""
 
@@ -211,6 +243,7 @@ class ModelConfig(StrictConfig):
     device: Literal["cpu", "cuda"] = Field(default="cpu", description="device for training: cpu or cuda")
     encoding: EncodingConfig = EncodingConfig()
     base: BaseConfig = BaseConfig()
+    statistics: StatisticsConfig = StatisticsConfig()
     banks: dict[BankKey, BankConfig] = Field(description="banks by FORM/NAME; forms: standalone, residual, pooled")
     main: dict[str, str] = Field(description="by form, the bank that a rule without a bank reads")
     average: bool = Field(default=False, description="also average the parameters of every standalone bank")
@@ -248,7 +281,8 @@ class ModelConfig(StrictConfig):
     @property
     def controlled_bank(self) -> BankId | None:
         """The bank whose experts contribute above the cut-off of risk control, if there is one."""
-        return next((bank_id for bank_id, bank in self.banks.items() if bank.controlled), None)
+        banks = self.banks.items()
+        return next((bank_id for bank_id, bank in banks if bank.controlled and not bank.on_shared), None)
 
     def main_bank(self, form: str) -> BankId:
         """Return the bank that a rule of this form reads by default; its name is empty if there is none."""

@@ -128,6 +128,10 @@ class BankConfig(StrictConfig):
     controlled: bool = Field(
         default=False, description="an expert contributes only where its confidence exceeds the cut-off of risk control"
     )
+    on_shared: bool = Field(
+        default=False,
+        description="correct the base of the shared subset, also where the base is the sum of owners' statistics",
+    )
     training: TrainingConfig = TrainingConfig()
 
     @model_validator(mode="after")

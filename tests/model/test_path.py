@@ -35,7 +35,8 @@ def test_predict_passes_few_modules(clouds: redx.Run) -> None:
     model, inputs = redx.load(clouds.folder), torch.tensor(np.asarray(draw_clouds(8, seed=1)["x"]))
     method = {f"composition.{name}" for name in ("parts", "rules", "risk", "confidence")}
     networks = {f"models.{name}" for name in ("backbones.base", "base", "encoder", "trunks", "library", "stack")}
-    expected = {"model.model", "data.inputs", "config", "registry"} | method | networks
+    networks |= {"models.ridge_head", "models.feature_map"}  # the base
+    expected = {"model.model", "data.inputs", "config", "schema", "registry"} | method | networks
     with model.using(router="keys"):
         assert modules_of_predict(model, inputs) <= expected
     with model.using(router="router"):

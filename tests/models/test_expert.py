@@ -89,6 +89,7 @@ def test_nan_in_a_tensor_is_refused_by_name(folder: Path) -> None:
         broken.tensors()
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_files_of_an_expert_may_be_links_in_the_cache_of_the_hub_alone(
     clouds_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,10 +18,12 @@ from helpers.own_data import draw_clouds, write_arrays
 from redx.composition.parts import Parts
 from redx.composition.risk import RiskControl, harm_figures
 from redx.data.dataset import Split
+from redx.data.rows import hash_rows
 from redx.errors import RedxError, RefusedError
 from redx.models.base import Base
+from redx.models.ridge_head import RidgeHead
 from redx.runs import editing, folder
-from redx.runs.admission import HASHES, check_harm, hash_rows
+from redx.runs.admission import HASHES, check_harm
 from redx.runs.diff import diff_experts
 from redx.runs.folder import read_config
 from redx.runs.kit import kit_of_run
@@ -137,13 +139,25 @@ def test_diff_shows_figures_of_choice_examples_that_calibration_does_not_change(
 
     def other_labels(path: Path, part: str) -> Split:
         split = read(path, part)
-        return Split(split.inputs, 1 - split.labels, split.domains)
+        labels, (_, held) = split.labels.clone(), split_validation(split, share, 0)
+        labels[held] = 1 - labels[held]
+        return Split(split.inputs, labels, split.domains)
 
+    share = read_config(target).ownership.calibration
     monkeypatch.setattr(folder, "read_feature_split", other_labels)  # what calibration reads
     assert diff_experts(target, removed=["0"])["choice"] == choice
 
 
 # --- harm on the test split
+
+
+def base_of_run(run: Path, without: tuple[str, ...] = ()) -> RidgeHead:
+    """Return the base of a run that some owners have left."""
+    experts = redx.load(run).experts
+    for name in without:
+        experts.remove(name)
+    assert experts.head is not None
+    return experts.head
 
 
 def test_an_expert_that_harms_the_test_split_is_refused(
@@ -152,24 +166,33 @@ def test_an_expert_that_harms_the_test_split_is_refused(
     """Its owner knows the calibration rows, which is simulated by rows on which nothing can be harmed."""
     arrays = draw_clouds(100, seed=9)
     wrong = numpy.where(arrays["y"] == "high", "low", "high")
-    editing.train_expert(clouds_copy, "bad", write_arrays(tmp_path / "x.npz", x=arrays["x"], y=wrong), tmp_path / "bad")
+    data = write_arrays(tmp_path / "x.npz", x=arrays["x"], y=wrong)
+    editing.train_expert(clouds_copy, "bad", data, tmp_path / "bad", statistics=False)
     file = tmp_path / "bad" / "expert.safetensors"
-    loud = {name: 30 * value if name.startswith("residual") else value for name, value in load_file(file).items()}
+    loud = {name: 1000 * value if name.startswith("residual") else value for name, value in load_file(file).items()}
     save_file(loud, file)
     read = folder.read_feature_split
 
     def without_harm(path: Path, part: str) -> Split:
         split = read(path, part)
-        answers = kit_of_run(clouds_copy).base.classify(split.inputs).argmax(-1)
-        return Split(split.inputs, 1 - answers, split.domains)  # the base is wrong on all of them
+        labels, (_, held) = split.labels.clone(), split_validation(split, share, 0)
+        labels[held] = 1 - current["base"](split.inputs[held]).argmax(
+            -1
+        )  # the base is always wrong
+        return Split(split.inputs, labels, split.domains)
 
+    share = read_config(clouds_copy).ownership.calibration
+    whole, without_first = base_of_run(clouds_copy), base_of_run(clouds_copy, ("0",))
+    current = {"base": whole}
     monkeypatch.setattr(folder, "read_feature_split", without_harm)
     before = files_of(clouds_copy)
-    for words in (("add", clouds_copy, tmp_path / "bad"), ("replace", clouds_copy, "0", tmp_path / "bad")):
-        code, _, error = ask("experts", *words)
+    cases = {("add", clouds_copy): whole, ("replace", clouds_copy, "0"): without_first}
+    for words, current["base"] in cases.items():
+        code, _, error = ask("experts", *words, tmp_path / "bad")
         assert (code, files_of(clouds_copy)) == (1, before)
         assert "the worst router harms" in " ".join(error.split())
         assert len(error.strip().rstrip(".").split(". ")) == 1
+    current["base"] = whole
     with pytest.raises(RefusedError):
         editing.add_expert(clouds_copy, tmp_path / "bad")
     code, _, error = ask("experts", "add", clouds_copy, tmp_path / "bad", "--force")

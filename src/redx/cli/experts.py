@@ -176,6 +176,13 @@ def train(
     row_hashes: Annotated[
         bool, typer.Option("--row-hashes/--no-row-hashes", help="let the expert carry hashes of its rows")
     ] = True,
+    statistics: Annotated[
+        bool,
+        typer.Option(
+            "--statistics/--no-statistics",
+            help="let the expert bring sums over its examples, by which the base learns from them",
+        ),
+    ] = True,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
@@ -207,6 +214,7 @@ def train(
         seed=seed,
         new_classes=new_classes,
         row_hashes=row_hashes,
+        statistics=statistics,
     )
     new = list(expert.new_classes)
     result = {"domain": expert.name, "folder": str(target), **expert.info["metrics"], **expert.info["training"]}

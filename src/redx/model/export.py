@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,6 +48,9 @@ class ComposedHead(nn.Module):
         base = model.base
         self.weight, self.bias = nn.Buffer(base.weight.clone()), nn.Buffer(base.bias.clone())
         self.bank = library.stacked_bank(bank_id)
+        on_shared = model.config.banks[bank_id].on_shared
+        self.statistics = None if on_shared else copy.deepcopy(library.head)  # the base, where statistics give it
+        self.share = library.weight
         self.score: str | None = None
         controlled = model.config.banks[bank_id].controlled
         if controlled or (model.uses_keys and rule.name == "red"):
@@ -73,6 +77,9 @@ class ComposedHead(nn.Module):
         residuals = self.bank(read).transpose(0, 1) / self.unit  # (N, K, C)
         ownership = self._ownership(base, read) if hasattr(self, "scorer") else residuals[..., 0]
         base = base / self.unit
+        if self.statistics is not None:
+            shared, base = base, self.statistics(h) / self.unit
+            residuals = self.share * (residuals + (shared - base)[:, None])
         if self.score is not None:
             active = confidences(self.score, base, residuals, ownership) > self.cutoff
             residuals = residuals * active[..., None]

@@ -39,7 +39,7 @@ from redx.models.classes import add_floor, check_new_classes, extend_base
 from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder, count_rows
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
-from redx.models.library import ExpertLibrary, order_domains
+from redx.models.library import ExpertLibrary, build_library, order_domains
 from redx.models.ownership import own_class_score
 from redx.models.router import KEYS, TRAINED, TrainedRouter, check_router, check_routing
 from redx.training.base import fit_encoder, seed_everything
@@ -120,6 +120,8 @@ class Model(nn.Module):
     control
         The risk that the model keeps and the cut-offs that follow from it; None where no bank has risk control,
         or before `calibrate`.
+    compared
+        The same for banks that are compared at this risk: experts that correct the base of the shared examples alone.
     calibration_set
         Returns the held-out examples that it is calibrated on, as features; None where the model has none.
     anchor_data
@@ -181,6 +183,7 @@ class Model(nn.Module):
         self.control: RiskControl | None = None
         self.calibration_set: Callable[[], Split] | None = None
         self.anchor_data: Callable[[], Split] | None = None
+        self.compared: dict[BankId, RiskControl] = {}
         self._fell_back = False  # whether `keys` routes because the trained router lacks a gate
         self._known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
         self.eval()
@@ -202,6 +205,7 @@ class Model(nn.Module):
         figures: dict[str, Any] | None = None,
         home: Path | None = None,
         control: RiskControl | None = None,
+        compared: dict[BankId, RiskControl] | None = None,
         calibration_set: Callable[[], Split] | None = None,
         anchor_data: Callable[[], Split] | None = None,
     ) -> Model:
@@ -216,6 +220,7 @@ class Model(nn.Module):
         model.fixed, model.joint_routers = fixed or {}, joint_routers or {}
         model.extension, model.figures, model.home = extension, figures or {}, home
         model.control, model.calibration_set, model.anchor_data = control, calibration_set, anchor_data
+        model.compared = compared or {}
         model.routing = KEYS if router is None else TRAINED
         form = get_rule(RuleId.parse(rule).rule).form
         model.rule = rule if form in {bank_id.form for bank_id in model.banks} else "moe"
@@ -234,6 +239,7 @@ class Model(nn.Module):
             joint_routers=self.joint_routers,
             rule=self.rule,
             control=self.control,
+            compared=self.compared,
             calibration_set=self.calibration_set,
             anchor_data=self.anchor_data,
         )
@@ -279,9 +285,24 @@ class Model(nn.Module):
         shape, mark = tuple(features.shape[1:]), "" if self.backbone is None else base.encoder.mark
         self.info = ModelInfo(known, classes, tuple(belongs), shape=shape, reads=self.info.reads, backbone=mark)
         self.anchor_data = partial(as_given, self._embedded(split))
-        banks = self.config.of_form("residual", "standalone")
-        self.experts = ExpertLibrary({}, base, banks, self.config.ownership, self._fingerprint, classes)
+        self.experts = build_library({}, base, self.config, self._fingerprint, classes)
+        self.use_examples(shared=self.anchor_data)
         return self.eval()
+
+    def use_examples(
+        self, shared: Callable[[], Split] | None = None, choices: Callable[[], Split] | None = None
+    ) -> None:
+        """Set where the shared examples, and those for choices, come from, which the base may be solved anew with.
+
+        Parameters
+        ----------
+        shared, choices
+            Each returns examples as features; None where the model has none.
+        """
+        self.anchor_data = shared or self.anchor_data
+        if self.experts.pool is not None:
+            self.experts.pool.shared = shared or self.experts.pool.shared
+            self.experts.pool.choices = choices or self.experts.pool.choices
 
     def add_expert(
         self,
@@ -291,6 +312,7 @@ class Model(nn.Module):
         *,
         new_classes: bool = False,
         unverified: bool = False,
+        statistics: bool = True,
     ) -> str:
         """Add an expert: train one on its own examples, or take one that was trained elsewhere; return its name.
 
@@ -305,6 +327,9 @@ class Model(nn.Module):
             Accept labels that the base does not know: the expert brings them as classes of its own.
         unverified
             Accept an expert that carries no fingerprint of its base.
+        statistics
+            Whether its statistics become part of the base. They reveal second moments of its features; without them the
+            base does not learn from its examples.
         """
         self._check_fitted()
         if x is None and y is None:
@@ -318,12 +343,14 @@ class Model(nn.Module):
         elif check_name(expert) in self.experts:
             raise RedxError(f"There is an expert {expert!r} already; remove it first.")
         else:
-            expert = self._train_expert(expert, x, _plain(y), new_classes)
+            expert = self._train_expert(expert, x, _plain(y), new_classes, statistics)
+        if not statistics:
+            expert = expert.without_statistics()
         name = self.experts.add(expert, unverified)
         self._route_anew()
         return name
 
-    def _train_expert(self, name: str, x: Inputs, y: list[Any], new_classes: bool) -> Expert:
+    def _train_expert(self, name: str, x: Inputs, y: list[Any], new_classes: bool, statistics: bool) -> Expert:
         names = [str(label) for label in y]
         _check_count(x, names, "label")
         if len(names) < MIN_EXAMPLES:
@@ -360,7 +387,9 @@ class Model(nn.Module):
             else default_config(self.config.backbone, own=len(labels), shared=len(anchors), own_labels=by_class)
         )
         base, every = extend_base(self.base, len(unknown)), (*classes, *unknown)
-        (trained,) = train_experts(config, [data], base, self.seed, self.info.unit, every, self.experts.fingerprint)
+        fingerprint = self.experts.fingerprint
+        shared = anchors if statistics else None
+        (trained,) = train_experts(config, [data], base, self.seed, self.info.unit, every, fingerprint, shared=shared)
         return trained
 
     def remove_expert(self, name: str) -> Expert:
@@ -515,9 +544,14 @@ class Model(nn.Module):
 
     @property
     def banks(self) -> list[BankId]:
-        """The banks that can be asked; joint and averaged ones only while the experts are those of the run."""
+        """The banks that can be asked.
+
+        Joint and averaged ones only while the experts are those of the run, and the bank that corrects the base of the
+        shared examples only where its risk can be controlled: beside statistics, and with calibration examples.
+        """
         fixed = [bank_id for bank_id in self.fixed if self.is_complete or bank_id.form == "pooled"]
-        return [*self.experts.banks, *fixed]
+        compared = self.experts.pool is not None and (self.calibration_set is not None or bool(self.compared))
+        return [*(one for one, bank in self.experts.banks.items() if compared or not bank.on_shared), *fixed]
 
     def bank(self, bank_id: BankId) -> Bank:
         """Return a bank as one stack."""
@@ -567,19 +601,19 @@ class Model(nn.Module):
             Base logits, residuals and gates of these examples.
         """
         fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
-        outputs = add_floor(run_bank(fixed, h), new) if fixed else self.experts.outputs(bank_id, h)
+        if fixed:
+            base = self.experts.base_logits(bank_id, h)
+            outputs = self.experts.to_residuals(bank_id, add_floor(run_bank(fixed, h), new), h, base)
+        else:
+            base, outputs = self.experts.run(bank_id, h)
         gates, ownership = self._gates_and_ownership(h, bank_id)
-        parts = Parts(self._base_logits(h), self._in_units(outputs), gates[:, : outputs.shape[1]], labels, domains)
+        gates = gates[:, : outputs.shape[1]]
+        parts = Parts(self._in_units(base), self._in_units(outputs), gates, labels, domains)
         parts = self._with_gain(parts, bank_id, self.experts)
         if not self._has_control(bank_id) or not len(self.experts):
             return parts
-        return self._with_confidences(
-            parts, self.experts, self.experts.ownership_scores(h) if ownership is None else ownership
-        )
-
-    def _base_logits(self, h: Tensor) -> Tensor:
-        with torch.no_grad():
-            return self._in_units(self.experts.extended_base.classify(h))
+        ownership = self.experts.ownership_scores(h) if ownership is None else ownership
+        return self._with_confidences(parts, bank_id, self.experts, ownership)
 
     def _in_units(self, outputs: Tensor) -> Tensor:
         """Return outputs of networks in the units of the answers."""
@@ -655,8 +689,8 @@ class Model(nn.Module):
         first = gates.topk(top, -1, sorted=False).indices.sort(-1).values  # (N, top), in the order of the experts
         used, places = first.unique(return_inverse=True)  # columns that any example needs, and each one's among them
         library = self.experts.at(used.tolist())
-        outputs = self._in_units(library.outputs_at(bank_id, h, places))
-        parts = Parts(self._base_logits(h), outputs, gates.gather(1, first))
+        base, outputs = library.run(bank_id, h, places)
+        parts = Parts(self._in_units(base), self._in_units(outputs), gates.gather(1, first))
         parts = self._with_gain(parts, bank_id, library, places)
         if self._has_control(bank_id):
             known = (
@@ -664,7 +698,7 @@ class Model(nn.Module):
                 if ownership is None
                 else (self.experts, ownership, first)
             )
-            parts = self._with_confidences(parts, *known)
+            parts = self._with_confidences(parts, bank_id, *known)
         return parts
 
     def explain(self, inputs: Inputs, abstain: float | None = None) -> list[Explanation]:
@@ -808,13 +842,18 @@ class Model(nn.Module):
         return bank_id in self.config.banks and self.config.banks[bank_id].controlled
 
     def _with_confidences(
-        self, parts: Parts, library: ExpertLibrary, ownership: Tensor, columns: Tensor | None = None
+        self,
+        parts: Parts,
+        bank_id: BankId,
+        library: ExpertLibrary,
+        ownership: Tensor,
+        columns: Tensor | None = None,
     ) -> Parts:
         """Return the record with confidences and cut-offs, given the ownership scores of these experts, (N, K).
 
         Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.
         """
-        calibration = self.current_control()
+        calibration = self.control_of(bank_id)
         if calibration.answers and columns is None:
             ownership = _full_ownership(library, parts, ownership)
         elif calibration.answers and columns is not None:
@@ -859,6 +898,39 @@ class Model(nn.Module):
         risk, confidence = (before.risk, before.confidence) if before else (self.config.risk, self.config.confidence)
         self.control = self._compute_control(self.calibration_set(), risk, confidence)
         return self.control
+
+    def control_of(self, bank_id: BankId) -> RiskControl:
+        """Return the risk control of a bank; the bank on the shared examples' base has one of its own, at equal risk.
+
+        Parameters
+        ----------
+        bank_id
+            A bank under risk control.
+
+        Raises
+        ------
+        RedxError
+            Where the bank is not the model's own and there are no calibration examples.
+        """
+        main = self.current_control()
+        if bank_id not in self.config.banks or not self.config.banks[bank_id].on_shared:
+            return main
+        known = self.compared.get(bank_id)
+        if known is None or list(known.experts) != list(self.experts):
+            if self.calibration_set is None:
+                raise RedxError(
+                    f"This model holds no calibration examples for the bank {bank_id}; load it from its run folder."
+                )
+            known = self._compute_control(self.calibration_set(), main.risk, main.confidence, bank_id)
+        if (known.risk, known.confidence) != (main.risk, main.confidence):
+            known = known.at(main.risk, main.confidence)
+        self.compared[bank_id] = known
+        return known
+
+    def compared_controls(self) -> dict[BankId, RiskControl]:
+        """Return the controls of the banks that are compared at the model's risk."""
+        compared = (bank_id for bank_id in self.banks if self._has_control(bank_id))
+        return {bank_id: self.control_of(bank_id) for bank_id in compared if self.config.banks[bank_id].on_shared}
 
     def calibrate(
         self,
@@ -908,13 +980,13 @@ class Model(nn.Module):
         self.calibration_set, self.control = partial(as_given, split), control
         return control
 
-    def _compute_control(self, split: Split, risk: float | None, confidence: float | None) -> RiskControl:
-        """Return the calibration of the present experts on features with labels."""
-        bank_id = self.config.controlled_bank
+    def _compute_control(
+        self, split: Split, risk: float | None, confidence: float | None, bank_id: BankId | None = None
+    ) -> RiskControl:
+        """Return the calibration of the present experts, by default in the main bank, on features with labels."""
+        bank_id = bank_id or self.config.controlled_bank
         assert bank_id is not None
-        with torch.no_grad():
-            base = self.experts.extended_base.classify(split.inputs) / self.info.unit
-        residuals = self.experts.outputs(bank_id, split.inputs) / self.info.unit
+        base, residuals = (output / self.info.unit for output in self.experts.run(bank_id, split.inputs))
         ownership = self.experts.ownership_scores(split.inputs)
         parts = Parts(base, residuals, torch.zeros_like(ownership), split.labels)
         sure = confidences(self.config.score, base, residuals, _full_ownership(self.experts, parts, ownership))

@@ -1,7 +1,8 @@
 """A model as a folder: save and load.
 
 FOLDER/config.json  model.json  base.safetensors  router.safetensors  pooled.safetensors  README.md  summary.json
-FOLDER/experts/NAME/{expert.safetensors, expert.json}
+FOLDER/experts/NAME/{expert.safetensors, expert.json, statistics.safetensors}
+FOLDER/head.safetensors  head.json  (the base that the sum of the experts' statistics gives, where they bring some)
 FOLDER/risk.json  thresholds.safetensors  shared.safetensors  calibration.safetensors
 
 The folder of a run's seed, RUN/seed-N, holds the same files; the settings of a run are in RUN/config.json.
@@ -30,13 +31,15 @@ from redx.model.model import Backbone, Model, ModelExtension, ModelInfo, as_give
 from redx.models.backbones.base import Encoder
 from redx.models.banks import Bank, average_bank, load_bank
 from redx.models.base import Base
-from redx.models.calibration import read_calibration, write_calibration
+from redx.models.calibration import read_calibration, read_compared, write_calibration
 from redx.models.description import ModelFile
 from redx.models.encoder import FeatureTrunk, ModuleEncoder, build_encoder
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.models.fitting import fits
-from redx.models.library import ExpertLibrary, order_domains
+from redx.models.library import ExpertLibrary, build_library, order_domains
+from redx.models.ridge_head import DESCRIPTION, read_head
+from redx.models.ridge_head import FILE as HEAD
 from redx.models.router import KEYS, TRAINED, TrainedRouter, build_router
 from redx.training.datasets import read_shared
 
@@ -104,6 +107,7 @@ def _load_model(
         figures=read_summary(summary) if summary else {},
         home=folder,
         control=read_calibration(folder, list(library)) if config.controlled_bank else None,
+        compared=read_compared(folder, list(library)) if config.controlled_bank else None,
     )
 
 
@@ -124,6 +128,8 @@ def save_model(model: Model, folder: Path, calibration: bool = True, shared: boo
     write_tensors(folder / "base.safetensors", model.base.tensors())
     for expert in model.experts:
         expert.save(folder / "experts" / expert.name)
+    if (head := model.experts.head) is not None:
+        head.save(folder / HEAD, folder / DESCRIPTION)
     if model.router is not None:
         write_tensors(folder / "router.safetensors", model.router.network.state_dict())
     extra = (model.extension.name,) if model.extension else ()
@@ -131,7 +137,8 @@ def save_model(model: Model, folder: Path, calibration: bool = True, shared: boo
         if model.home is not None and is_file(file := model.home / f"{name}.safetensors"):
             write_bytes(folder / file.name, read_bytes(file))
     if model.config.controlled_bank and (model.control or model.calibration_set):
-        write_calibration(folder / "risk.json", folder / "thresholds.safetensors", model.current_control())
+        controls = model.current_control(), model.compared_controls()
+        write_calibration(folder / "risk.json", folder / "thresholds.safetensors", *controls)
     examples = {"shared": model.anchor_data if shared else None}
     examples["calibration"] = model.calibration_set if calibration else None
     for name, read in examples.items():
@@ -189,7 +196,7 @@ def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Mo
     model.set_backbone(backbone)
     model.routing = KEYS if model.router is None or model.router.missing(model.experts.names) else TRAINED
     if is_expected(folder / "shared.safetensors"):
-        model.anchor_data = partial(as_given, read_shared(folder / "shared.safetensors"))
+        model.use_examples(shared=partial(as_given, read_shared(folder / "shared.safetensors")))
         model.follow_defaults()
     if is_expected(folder / "calibration.safetensors"):
         model.calibration_set = partial(as_given, read_shared(folder / "calibration.safetensors"))
@@ -237,8 +244,8 @@ def read_library(
     def fingerprint() -> dict[str, Any]:
         return fingerprint_base(base, config, info.classes, info.shape)
 
-    banks = config.of_form("standalone", "residual")
-    return ExpertLibrary(experts, base, banks, config.ownership, fingerprint, info.classes)
+    head = read_head(folder, base) if config.statistics.use and is_expected(folder / HEAD) else None
+    return build_library(experts, base, config, fingerprint, info.classes, head)
 
 
 def read_router(folder: Path, config: ModelConfig, base: Base, info: ModelInfo) -> TrainedRouter:

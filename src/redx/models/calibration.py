@@ -1,21 +1,23 @@
 """The files of a model's risk control.
 
 SEED/risk.json          risk, confidence, score, number of calibration examples, cut-offs, names of the experts
-SEED/thresholds.safetensors  the threshold of every calibration example, from which any other risk can be set; groups
+SEED/thresholds.safetensors  the threshold of every calibration example, from which any other risk can be set; groups;
+                        BANK:REGION: those of another bank that is compared at the same risk
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from redx.composition.parts import Cutoffs
 from redx.composition.risk import REGIONS, RiskControl
-from redx.config import ScoreName, StrictConfig
+from redx.config import BankId, ScoreName, StrictConfig
 from redx.io.files import write_json, write_tensors
 from redx.io.manifest import is_expected
 from redx.io.reading import guarded, read_json
@@ -43,11 +45,18 @@ class RiskFile(StrictConfig):
     experts: list[str]
 
 
-def write_calibration(risk_file: Path, thresholds_file: Path, control: RiskControl) -> None:
-    """Write a calibrated control to its two files."""
+def write_calibration(
+    risk_file: Path, thresholds_file: Path, control: RiskControl, compared: Mapping[BankId, RiskControl] | None = None
+) -> None:
+    """Write a calibrated control to its two files, with the controls of banks that are compared at the same risk."""
     write_json(risk_file, control.to_json())
     groups = {} if control.groups is None else {"groups": control.groups}
-    write_tensors(thresholds_file, control.thresholds | groups)
+    others = {
+        f"{bank_id}:{region}": values
+        for bank_id, other in (compared or {}).items()
+        for region, values in other.thresholds.items()
+    }
+    write_tensors(thresholds_file, control.thresholds | groups | others)
 
 
 def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> RiskControl | None:
@@ -60,33 +69,46 @@ def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> RiskControl |
     experts
         The experts of the seed, in order.
     """
+    return _read(folder, experts).get(None)
+
+
+def read_compared(folder: Path, experts: Sequence[Any] = ()) -> dict[BankId, RiskControl]:
+    """Return the controls of banks that are compared at the same risk; arguments as for `read_calibration`."""
+    return {bank_id: control for bank_id, control in _read(folder, experts).items() if bank_id is not None}
+
+
+def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskControl]:
+    """Return every control of a seed by its bank; that of the model itself has None."""
     path, thresholds_file = folder / "risk.json", folder / "thresholds.safetensors"
     if not is_expected(path):
-        return None
+        return {}
     about: RiskFile = read_json(path, RiskFile, misfit="does not hold a calibration", advice="repeat the run")
-    thresholds = read_tensors(thresholds_file)
-    groups = thresholds.pop("groups", None)
+    tensors = read_tensors(thresholds_file)
+    groups = tensors.pop("groups", None)
+    by_bank: dict[BankId | None, dict[str, Tensor]] = {None: {}}
     with guarded(thresholds_file, "does not belong to risk.json", "repeat the run"):
-        right = set(thresholds) == set(REGIONS) and all(
-            values.shape == (about.calibration,) and values.is_floating_point() and not bool(values.isnan().any())
-            for values in thresholds.values()
+        for name, values in tensors.items():
+            bank, colon, region = name.rpartition(":")
+            by_bank.setdefault(BankId.parse(bank) if colon else None, {})[region] = values
+        right = all(
+            set(thresholds) == set(REGIONS) and all(_are_thresholds(values, about) for values in thresholds.values())
+            for thresholds in by_bank.values()
         )
         right &= groups is None or (groups.shape == (about.calibration,) and groups.dtype == torch.int64)
         if not right or (experts and about.experts != [expert.name for expert in experts]):
             raise ValueError("other thresholds")
-    return RiskControl.from_thresholds(
-        thresholds,
-        about.risk,
-        about.confidence,
-        about.score,
-        groups=groups,
-        experts=experts,
-        names=about.experts,
-        answers=about.answers,
-    )
+    settings = {"groups": groups, "experts": experts, "names": about.experts, "answers": about.answers}
+    return {
+        bank_id: RiskControl.from_thresholds(thresholds, about.risk, about.confidence, about.score, **settings)
+        for bank_id, thresholds in by_bank.items()
+    }
 
 
-def read_cutoffs(folder: Path) -> Cutoffs | None:
-    """Return the cut-offs of a seed, or None where it is not calibrated."""
-    control = read_calibration(folder)
-    return control.cutoffs if control else None
+def _are_thresholds(values: Tensor, about: RiskFile) -> bool:
+    fits = values.shape == (about.calibration,) and values.is_floating_point()
+    return fits and not bool(values.isnan().any())
+
+
+def read_cutoffs(folder: Path) -> dict[BankId | None, Cutoffs]:
+    """Return the cut-offs of a seed by bank, those of the model itself under None; nothing where it has none."""
+    return {bank_id: control.cutoffs for bank_id, control in _read(folder, ()).items()}

@@ -37,6 +37,13 @@ class Fingerprint(_Open):
         return probe
 
 
+class NamedStatistics(_Open):
+    """The statistics that an expert brings: how many examples they count, and their hash."""
+
+    examples: int = Field(strict=True, ge=1)
+    sha256: str = Field(pattern="^[0-9a-f]{32}$")
+
+
 class ExpertDescription(_Open):
     """The content of expert.json; the settings of banks are checked when a bank is built."""
 
@@ -49,6 +56,7 @@ class ExpertDescription(_Open):
     metrics: dict[str, float | None] = {}
     base: Fingerprint | None = None
     ownership: dict[str, Any] = {}
+    statistics: NamedStatistics | None = None
 
     @field_validator("new_classes")
     @classmethod

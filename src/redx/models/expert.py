@@ -1,4 +1,7 @@
-"""One expert as a file: `expert.json` describes it, `expert.safetensors` holds its tensors by `BANK.tensor`."""
+"""One expert as a folder: `expert.json` describes it, `expert.safetensors` holds its tensors by `BANK.tensor`.
+
+`statistics.safetensors` is optional: sums over its owner's examples, by which the base of a model learns from them.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from redx.models.base import Base
 from redx.models.classes import extend_base
 from redx.models.description import read_description
 from redx.models.ownership import OwnershipScorer
+from redx.models.statistics import FILE, Statistics, read_statistics
 
 PICKLES = (".pt", ".pth", ".bin", ".pkl")
 
@@ -34,11 +38,19 @@ class Expert:
         The content of `expert.json`: domain, classes, settings of its banks, metrics, and the base it was trained on.
     tensors
         Its tensors by `BANK.tensor`, or the safetensors file that holds them.
+    statistics
+        Sums over its owner's examples; None where the owner keeps them.
     """
 
-    def __init__(self, info: dict[str, Any], tensors: Tensors | Path) -> None:
+    def __init__(self, info: dict[str, Any], tensors: Tensors | Path, statistics: Statistics | None = None) -> None:
+        if not isinstance(tensors, Path):
+            info = {name: value for name, value in info.items() if name != "statistics"}
+        if statistics is not None:
+            statistics = statistics.rounded()  # as it is read again
+            info = {**info, "statistics": {"examples": statistics.examples, "sha256": statistics.mark}}
         self._info: dict[str, Any] | Path = info
-        self._tensors = tensors
+        self._tensors, self._statistics = tensors, statistics
+        self._has_statistics: bool | None = None
         self._modules: dict[str, Any] = {}  # its banks and its ownership score, built once
         self._identity = _identify(tensors) if isinstance(tensors, Path) else None
         self._new_classes: tuple[str, ...] | None = None
@@ -96,12 +108,49 @@ class Expert:
     def new_classes(self) -> tuple[str, ...]:
         """The labels that it brings and the base does not know, in the order of its last outputs."""
         if self._new_classes is None:
-            file = self._info / "expert.json" if isinstance(self._info, Path) else None  # not read yet
-            if file is not None and exists(file) and b'"new_classes"' not in read_bytes(file):  # parsing takes longer
-                self._new_classes = ()
-            else:
-                self._new_classes = tuple(self.info.get("new_classes", ()))
+            self._new_classes = tuple(self.info.get("new_classes", ())) if self._mentions("new_classes") else ()
         return self._new_classes
+
+    def _mentions(self, key: str) -> bool:
+        """Return whether its description may have an entry; parsing one that was not read yet takes longer."""
+        file = self._info / "expert.json" if isinstance(self._info, Path) else None
+        return file is None or not exists(file) or f'"{key}"'.encode() in read_bytes(file)
+
+    @property
+    def statistics_mark(self) -> str:
+        """The hash of its statistics, which its description names; empty where it brings none."""
+        if self._has_statistics is None:
+            self._has_statistics = self._mentions("statistics") and "statistics" in self.info
+        return str(self.info["statistics"].get("sha256", "")) if self._has_statistics else ""
+
+    def statistics(self) -> Statistics | None:
+        """Return the sums over its owner's examples, or None where it brings none.
+
+        They are read anew on each call: they are large, and needed only where a base is computed.
+
+        Raises
+        ------
+        RedxError
+            If they are not those that its description names.
+        """
+        if not self.statistics_mark or self._statistics is not None:
+            return self._statistics
+        assert isinstance(self._tensors, Path)
+        found = read_statistics(self._tensors.parent / FILE)
+        if found.mark != self.statistics_mark:
+            raise RedxError(
+                f"{self._tensors.parent / FILE} holds other statistics than expert.json names; take the expert anew "
+                "from where it came."
+            )
+        return found
+
+    def changed(self, info: dict[str, Any] | None = None, tensors: Tensors | None = None) -> Expert:
+        """Return the same expert with another description or other tensors, all of it in memory."""
+        return Expert(info or self.info, self.tensors() if tensors is None else tensors, self.statistics())
+
+    def without_statistics(self) -> Expert:
+        """Return the same expert without its statistics, in memory."""
+        return Expert(self.info, self.tensors())
 
     def extended(self, base: Base) -> Base:
         """Return the base with outputs at the floor for the classes that this expert brings."""
@@ -149,8 +198,10 @@ class Expert:
 
     def save(self, folder: str | Path) -> None:
         """Write it to a folder of its own, which `Model.add_expert` reads."""
-        folder = Path(folder)
+        folder, statistics = Path(folder), self.statistics()
         write_tensors(folder / "expert.safetensors", self.tensors())
+        if statistics is not None:
+            statistics.save(folder / FILE)
         write_json(folder / "expert.json", self.info)
 
     def _check_identity(self) -> None:

@@ -14,15 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.config import BankConfig, BankId, OwnershipConfig
+from redx.config import BankConfig, BankId, ModelConfig, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import natural_order
 from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base, place_columns, union_of_new_classes
 from redx.models.expert import Expert
+from redx.models.feature_map import FeatureMap
 from redx.models.fingerprint import base_differences
+from redx.models.ridge_head import RidgeHead, StatisticsPool
 from redx.models.stack import Members, Owners, Stacks
+from redx.models.statistics import Statistics
 
 CLOSED_GATE = (
     -1e9
@@ -46,6 +49,10 @@ class ExpertLibrary:
         Computes the fingerprint of the base, which experts from outside must match.
     classes
         The classes of the base; experts may bring others.
+    pool
+        Solves the base from the statistics of the experts' owners; None where the base is that of the shared examples.
+    weight
+        With a pool: the factor a of a residual `a · (f_k - B)`.
 
     Attributes
     ----------
@@ -69,7 +76,10 @@ class ExpertLibrary:
         ownership: OwnershipConfig,
         fingerprint: Callable[[], dict[str, Any]] = dict,
         classes: Sequence[str] = (),
+        pool: StatisticsPool | None = None,
+        weight: float = 1.0,
     ) -> None:
+        self.pool, self.weight = pool, weight
         self._set(experts)
         self.classes = tuple(classes)
         self.base, self.banks, self.ownership = base, banks, ownership
@@ -114,7 +124,74 @@ class ExpertLibrary:
         """The base with one output at the floor for every new class; the base itself where there is none."""
         return extend_base(self.base, len(self.new_classes)) if self.new_classes else self.base
 
-    # --- what the experts compute
+    @property
+    def head(self) -> RidgeHead | None:
+        """The base that the owners' statistics give; None where the base is that of the shared examples."""
+        if self._whole is not None:
+            return self._whole.head
+        if self.pool is not None and self._head is None:
+            owners = {expert.name: mark for expert in self if (mark := expert.statistics_mark)}
+            self._head = self.pool.head(owners, self._statistics_of, (*self.classes, *self.new_classes))
+        return self._head
+
+    def _statistics_of(self, name: str) -> Statistics:
+        found = self[name].statistics()
+        assert found is not None  # the pool asks only for those that experts name
+        return found
+
+    # --- what base and experts compute
+
+    def base_logits(self, bank_id: BankId | None, h: Tensor) -> Tensor:
+        """Return the logits of the base that a bank corrects, (N, E) to (N, C).
+
+        Parameters
+        ----------
+        bank_id
+            The bank; None for the base of the model.
+        h
+            Features of shape (N, E).
+        """
+        with torch.no_grad():
+            head = None if bank_id is not None and self._on_shared(bank_id) else self.head
+            return self.extended_base.classify(h) if head is None else head(h)
+
+    def _on_shared(self, bank_id: BankId) -> bool:
+        return bank_id in self.banks and self.banks[bank_id].on_shared
+
+    def to_residuals(self, bank_id: BankId, outputs: Tensor, h: Tensor, base: Tensor) -> Tensor:
+        """Return corrections of the shared examples' base as corrections of the base that the bank corrects.
+
+        With statistics an expert's own logits are `f_k = b + r_k`, b the base of the shared examples that it was
+        trained on, and its residual is `a · (f_k - B)`. So it stays valid whatever owners come or leave. On new classes
+        of other experts its residual is zero; a is 1 for an expert with classes that no statistics count.
+
+        Parameters
+        ----------
+        bank_id
+            The bank; the outputs of standalone heads stay as they are.
+        outputs
+            What the experts correct the shared examples' base by, (N, K, C).
+        h
+            Features of the same examples, (N, E).
+        base
+            Logits of the base that the bank corrects, (N, C).
+        """
+        if self.pool is None or not bank_id.corrects_base or self._on_shared(bank_id):
+            return outputs
+        with torch.no_grad():
+            shift = self.extended_base.classify(h) - base  # (N, C)
+        residuals = outputs + shift[:, None]
+        if not self.new_classes:
+            return residuals if self.weight == 1 else self.weight * residuals
+        head, known = self.head, self.base.known
+        assert head is not None
+        for own, columns in self._by_new_classes().items():
+            of_others = [known + at for at, label in enumerate(self.new_classes) if label not in own]
+            residuals[:, torch.tensor(columns)[:, None], torch.tensor(of_others, dtype=torch.long)] = 0
+            # where the base knows nothing of a class, the expert's own answer counts in full
+            alone = any(known + self.new_classes.index(label) in head.missing for label in own)
+            residuals[:, columns] *= 1.0 if alone else self.weight
+        return residuals
 
     def outputs(self, bank_id: BankId, h: Tensor) -> Tensor:
         """Return the outputs of every expert in a bank.
@@ -131,6 +208,34 @@ class ExpertLibrary:
         Tensor
             Residuals or logits of shape (N, K, C), C with the new classes.
         """
+        corrected = self.pool is not None and bank_id.corrects_base
+        return self.run(bank_id, h)[1] if corrected else self._raw_outputs(bank_id, h)
+
+    def run(self, bank_id: BankId, h: Tensor, first: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return the logits of the base, (N, C), and what the experts of a bank give, (N, K, C).
+
+        Parameters
+        ----------
+        bank_id, h
+            As for `outputs`.
+        first
+            Columns of the experts that each example asks, (N, T); each expert then reads only the examples that ask it,
+            and (N, T, C) are returned.
+        """
+        base = self.base_logits(bank_id, h)
+        if first is None:
+            return base, self.to_residuals(bank_id, self._raw_outputs(bank_id, h), h, base)
+        if not len(h):
+            return base, h.new_zeros(*first.shape, base.shape[1])
+        if self.new_classes:  # then experts have outputs of several widths
+            outputs = self.to_residuals(bank_id, self._raw_outputs(bank_id, h), h, base)
+            return base, outputs.gather(1, first[..., None].expand(-1, -1, base.shape[1]))
+        config = self.banks[bank_id]
+        outputs = self._stacks.run(config.experts_of or bank_id, self._members(bank_id), h, first)
+        return base, self.to_residuals(bank_id, outputs, h, base)
+
+    def _raw_outputs(self, bank_id: BankId, h: Tensor) -> Tensor:
+        """Return what the networks give: residuals are corrections of the shared examples' base, (N, K, C)."""
         new_classes, known, config = self.new_classes, self.base.known, self.banks[bank_id]
         name = config.experts_of or bank_id
         if not new_classes and len(self):  # all experts have outputs alike
@@ -140,30 +245,6 @@ class ExpertLibrary:
             values = self._stacks.run(name, self._members(bank_id, columns), h)
             outputs[:, columns] = place_columns(values, known, own, new_classes, residual=bank_id.corrects_base)
         return outputs
-
-    def outputs_at(self, bank_id: BankId, h: Tensor, first: Tensor) -> Tensor:
-        """Return the outputs of the experts that each example asks; each reads only the examples that ask it.
-
-        Parameters
-        ----------
-        bank_id
-            The bank to run.
-        h
-            Features of shape (N, E).
-        first
-            Columns of the experts, (N, T).
-
-        Returns
-        -------
-        Tensor
-            What `outputs` has in these columns, (N, T, C).
-        """
-        if not len(h):
-            return h.new_zeros(*first.shape, self.extended_base.outputs)
-        if self.new_classes:  # then experts have outputs of several widths
-            return self.outputs(bank_id, h).gather(1, first[..., None].expand(-1, -1, self.extended_base.outputs))
-        config = self.banks[bank_id]
-        return self._stacks.run(config.experts_of or bank_id, self._members(bank_id), h, first)
 
     def ownership_scores(self, h: Tensor) -> Tensor:
         """Return every expert's ownership score, (N, E) to (N, K): the gates of the open-set router `keys`."""
@@ -279,9 +360,10 @@ class ExpertLibrary:
     def _part(self, experts: dict[str, Expert]) -> ExpertLibrary:
         """Return a library of some of the experts, given in natural order."""
         library = ExpertLibrary({}, self.base, self.banks, self.ownership, self._compute_fingerprint, self.classes)
+        library.pool, library.weight = self.pool, self.weight
         library._experts = experts
         library._forget()
-        library._new_classes = self.new_classes  # the columns are those of the whole
+        library._new_classes, library._whole = self.new_classes, self  # columns and base are those of the whole
         library._stacks = self._stacks
         return library
 
@@ -293,6 +375,8 @@ class ExpertLibrary:
         """Forget what was derived from the experts."""
         self.names = tuple(self._experts)
         self._new_classes: tuple[str, ...] | None = None
+        self._head: RidgeHead | None = None
+        self._whole: ExpertLibrary | None = None  # that this is a part of
         self._found, self._owners = {}, {}  # networks and ownership scores that were looked up
 
     def _check_free(self, name: str, taken: Sequence[str]) -> None:
@@ -321,6 +405,8 @@ class ExpertLibrary:
             expert.bank(bank_id, config, self.base)
             if config.controlled:
                 expert.ownership(self.ownership, self.base)
+        if self.pool is not None and (statistics := expert.statistics()) is not None:
+            self.pool.check(expert.name, statistics, (*self.classes, *expert.new_classes))
 
     def stacked_bank(self, bank_id: BankId) -> Bank:
         """Return the experts of a bank as one stack, to train or to average them."""
@@ -338,6 +424,34 @@ class ExpertLibrary:
                 if scorer.base is not self.base:
                     scorer.base._apply(change)
         self._forget()
+
+
+def build_library(
+    experts: dict[str, Expert],
+    base: Base,
+    config: ModelConfig,
+    fingerprint: Callable[[], dict[str, Any]],
+    classes: Sequence[str],
+    head: RidgeHead | None = None,
+) -> ExpertLibrary:
+    """Return the library of a model with these settings.
+
+    Parameters
+    ----------
+    experts, base, fingerprint, classes
+        As for `ExpertLibrary`.
+    config
+        Settings of the model.
+    head
+        The base from statistics that was solved before, where there is one.
+    """
+    pool = None
+    if config.statistics.use and classes:
+        map = FeatureMap.create(config.statistics, base)
+        pool = StatisticsPool(map, base=lambda: str(fingerprint()["base weights"]), head=head)
+    banks = config.of_form("standalone", "residual")
+    weight = config.statistics.weight
+    return ExpertLibrary(experts, base, banks, config.ownership, fingerprint, classes, pool, weight)
 
 
 def order_domains(experts: Sequence[str], domains: Sequence[str]) -> tuple[str, ...]:

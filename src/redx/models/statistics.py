@@ -11,62 +11,35 @@ names, so they do not depend on who came first. (Known as analytic federated lea
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
+from redx.data.dataset import Split
+from redx.data.rows import hash_rows
 from redx.errors import RedxError
-from redx.seeding import generator
+from redx.io.files import write_tensors
+from redx.io.hashing import hash_tensors
+from redx.io.reading import guarded, parse_json
+from redx.io.safetensors_files import open_safetensors
+from redx.models.feature_map import LARGEST, FeatureMap, MapSettings
 
 ROWS = 4096  # examples whose random features are in memory at once
-PENALTIES = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)  # λ in units of the mean diagonal entry of Σ G
-TEMPERATURES = tuple(torch.logspace(-1, 3, 81).tolist())  # factors on the ridge's outputs, to make logits of them
-LARGEST = 8192  # random features of a file from a stranger
+KEY, ADVICE = "statistics", "let their owner compute them anew with `redx experts train`"
+FILE = "statistics.safetensors"  # in the folder of an expert
 
 
-@dataclass(frozen=True)
-class FeatureMap:
-    """The fixed map φ from standardised features, (N, E), to (N, M).
+class StatisticsFile(MapSettings):
+    """What a file of statistics says beside its tensors."""
 
-    Attributes
-    ----------
-    width
-        The number E of features.
-    size
-        The number of random features `relu(h P)`, P normal with variance 1/E; 0: the features themselves and a one.
-    seed
-        Decides P.
-
-    Examples
-    --------
-    >>> FeatureMap(width=3, size=5)(torch.zeros(2, 3)).shape, FeatureMap(width=3, size=0)(torch.zeros(2, 3)).shape
-    (torch.Size([2, 5]), torch.Size([2, 4]))
-    """
-
-    width: int
-    size: int
-    seed: int = 0
-
-    @property
-    def outputs(self) -> int:
-        """M, the number of outputs."""
-        return self.size or self.width + 1
-
-    def projection(self) -> Tensor:
-        """Return P, (E, M), drawn anew from the seed; empty without random features."""
-        draw = generator(self.seed, "feature map", self.size)
-        return torch.randn(self.width, self.size, generator=draw) * self.width**-0.5
-
-    def __call__(self, h: Tensor, projection: Tensor | None = None) -> Tensor:
-        """Return φ(h), (N, E) to (N, M); give the projection where the map is applied often."""
-        if not self.size:
-            return torch.cat([h, h.new_ones(len(h), 1)], -1)
-        drawn = self.projection() if projection is None else projection
-        return torch.relu(h @ drawn.to(h.device, h.dtype))
+    classes: tuple[str, ...] = Field(max_length=2**16)
+    base: str
 
 
 @dataclass(frozen=True)
@@ -80,11 +53,13 @@ class Statistics:
     classes
         The classes of the columns, C_k of them.
     gram
-        G, (M, M).
+        G, (M, M), in double precision.
     moments
-        c, (M, C_k).
+        c, (M, C_k), in double precision.
     counts
         Examples by class, (C_k,).
+    base
+        Hash of the weights of the base whose features were read; empty where nobody compares it.
     """
 
     map: FeatureMap
@@ -92,75 +67,118 @@ class Statistics:
     gram: Tensor
     moments: Tensor
     counts: Tensor
+    base: str = ""
 
     @property
     def examples(self) -> int:
         """The number of examples that were summed."""
         return int(self.counts.sum())
 
+    def rounded(self) -> Statistics:
+        """Return these statistics as a file holds them, in single precision."""
+        gram, moments = (value.float().double() for value in (self.gram, self.moments))
+        return Statistics(self.map, self.classes, gram, moments, self.counts, self.base)
+
     def tensors(self) -> dict[str, Tensor]:
         """Return what is saved: the upper triangle of G and c in single precision, and the counts."""
         rows, columns = torch.triu_indices(len(self.gram), len(self.gram))
         return {
             "gram": self.gram[rows, columns].float(),
-            "moments": self.moments.float(),
+            "moments": self.moments.float().contiguous(),
             "counts": self.counts.long(),
         }
 
     def describe(self) -> dict[str, Any]:
         """Return what is saved beside the tensors."""
-        return {"width": self.map.width, "size": self.map.size, "seed": self.map.seed, "classes": list(self.classes)}
+        return {**self.map.settings(), "classes": list(self.classes), "base": self.base}
+
+    @property
+    def mark(self) -> str:
+        """A hash of all that is saved, by which an expert names its statistics."""
+        return hash_tensors(self.tensors(), json.dumps(self.describe()))
+
+    def save(self, path: Path) -> None:
+        """Write a file that `read_statistics` reads."""
+        write_tensors(path, self.tensors(), {KEY: json.dumps(self.describe())})
 
     @staticmethod
     def from_tensors(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> Statistics:
-        """Return statistics that were saved, after checking that they can be some.
+        """Return statistics that were saved, after checking that their tensors fit one another.
 
         Raises
         ------
         RedxError
-            Where tensors are missing, have other shapes or types, are not finite, or cannot be sums of examples.
+            Where tensors are missing, have other shapes or types, or are not finite.
         """
-        features = FeatureMap(int(about["width"]), int(about["size"]), int(about["seed"]))
-        classes = tuple(map(str, about["classes"]))
+        described = StatisticsFile.model_validate(dict(about))
+        features, classes = described.map, described.classes
         size = features.outputs
-        if not 0 < features.width <= 2**16 or not 0 <= features.size <= LARGEST or size > LARGEST:
+        if size > LARGEST:
             raise RedxError(f"The statistics have {size} features; at most {LARGEST} are read.")
         if len(set(classes)) < len(classes):
-            raise RedxError("The statistics name a class twice; let their owner compute them anew.")
+            raise RedxError(f"The statistics name a class twice; {ADVICE}.")
         shapes = {"gram": (size * (size + 1) // 2,), "moments": (size, len(classes)), "counts": (len(classes),)}
         for name, shape in shapes.items():
             if name not in tensors or tuple(tensors[name].shape) != shape:
-                raise RedxError(f"The tensor {name!r} of the statistics has not the shape {shape}; compute them anew.")
-        gram, moments = tensors["gram"].double(), tensors["moments"].double()
+                raise RedxError(f"The tensor {name!r} of the statistics has not the shape {shape}; {ADVICE}.")
         counts = tensors["counts"]
         if counts.dtype != torch.int64 or not bool((counts >= 0).all()) or not int(counts.sum()):
-            raise RedxError("The statistics count no examples; let their owner compute them anew.")
+            raise RedxError(f"The statistics count no examples; {ADVICE}.")
+        gram, moments = tensors["gram"].double(), tensors["moments"].double()
         if not bool(gram.isfinite().all() and moments.isfinite().all()):
-            raise RedxError("The statistics hold NaN or infinity; let their owner compute them anew.")
+            raise RedxError(f"The statistics hold NaN or infinity; {ADVICE}.")
         rows, columns = torch.triu_indices(size, size)
         whole = torch.zeros(size, size, dtype=torch.float64)
         whole[rows, columns] = gram
         whole[columns, rows] = gram
-        found = Statistics(features, classes, whole, moments, counts)
-        found.check_possible()
-        return found
+        return Statistics(features, classes, whole, moments, counts, described.base)
 
     def check_possible(self) -> None:
-        """Refuse sums that no examples have: G must be positive semidefinite, and c within what G and n allow.
+        """Refuse sums that no examples have.
 
-        By the inequality of Cauchy and Schwarz `c_jc² ≤ G_jj n_c`.
+        G must be positive semidefinite, `c_jc² ≤ G_jj n_c` by the inequality of Cauchy and Schwarz, and the entries
+        of the constant feature are counts.
+
+        Raises
+        ------
+        RedxError
+            Where no examples have these sums.
         """
-        diagonal = self.gram.diagonal()
+        diagonal, one = self.gram.diagonal(), self.map.plain - 1
         slack = 1e-5 * float(diagonal.clamp_min(0).mean()) + 1e-12
         allowed = diagonal.clamp_min(0)[:, None] * self.counts.double()
         if bool((diagonal < 0).any()) or bool((self.moments.square() > allowed * (1 + 1e-4) + slack).any()):
-            raise RedxError("The statistics are no sums of examples (too large for their counts); compute them anew.")
+            raise RedxError(f"The statistics are no sums of examples (too large for their counts); {ADVICE}.")
+        counted = torch.cat([self.gram[one, one : one + 1], self.moments[one]])
+        expected = torch.cat([self.counts.sum()[None], self.counts]).double()
+        if not torch.allclose(counted, expected, rtol=1e-5, atol=1e-3):
+            raise RedxError(f"The statistics are no sums of examples (other numbers than they say); {ADVICE}.")
+        if self.map.unit and self.map.linear:
+            longest = self.examples * self.map.width
+            if float(diagonal[: self.map.width].sum()) > longest * (1 + 1e-4):
+                raise RedxError(f"The statistics are no sums of examples (features of another size); {ADVICE}.")
         shifted = self.gram + slack * torch.eye(len(self.gram), dtype=torch.float64)
         if int(torch.linalg.cholesky_ex(shifted).info):
-            raise RedxError("The statistics are no sums of examples (not positive semidefinite); compute them anew.")
+            raise RedxError(f"The statistics are no sums of examples (not positive semidefinite); {ADVICE}.")
 
 
-def collect(map: FeatureMap, h: Tensor, labels: Tensor, classes: Sequence[str]) -> Statistics:
+def read_statistics(path: Path) -> Statistics:
+    """Return the statistics in a file.
+
+    Raises
+    ------
+    RedxError
+        If the file is missing, damaged, or holds anything else.
+    """
+    with open_safetensors(path, advice=ADVICE, strict=True) as file, guarded(path, "holds no statistics", ADVICE):
+        about = parse_json(file.metadata[KEY])
+        try:
+            return Statistics.from_tensors({name: file.get(name) for name in file.header}, about)
+        except RedxError as error:
+            raise RedxError(f"{path}: {error}") from error
+
+
+def collect(map: FeatureMap, h: Tensor, labels: Tensor, classes: Sequence[str], base: str = "") -> Statistics:
     """Return the statistics of examples; each example must be counted by one owner only.
 
     Parameters
@@ -173,6 +191,8 @@ def collect(map: FeatureMap, h: Tensor, labels: Tensor, classes: Sequence[str]) 
         Indices into `classes`, (N,).
     classes
         The classes; those without examples get no column.
+    base
+        Hash of the weights of the base, which the file carries along.
 
     Examples
     --------
@@ -184,15 +204,34 @@ def collect(map: FeatureMap, h: Tensor, labels: Tensor, classes: Sequence[str]) 
         raise RedxError("There are no examples to compute statistics of; give some, or leave out the statistics.")
     present = labels.unique()  # (C_k,), in order
     columns = torch.searchsorted(present, labels)
-    projection = map.projection()
     gram = torch.zeros(map.outputs, map.outputs, dtype=torch.float64)
     moments = torch.zeros(map.outputs, len(present), dtype=torch.float64)
     for rows, owned in zip(h.split(ROWS), columns.split(ROWS), strict=True):
-        features = map(rows, projection).double()  # (B, M)
+        features = map(rows).double()  # (B, M)
         gram += features.T @ features
         moments.index_add_(1, owned, features.T)
     names = tuple(str(classes[label]) for label in present.tolist())
-    return Statistics(map, names, gram, moments, torch.bincount(columns, minlength=len(present)))
+    return Statistics(map, names, gram, moments, torch.bincount(columns, minlength=len(present)), base)
+
+
+def without_shared(own: Split, shared: Split) -> Split:
+    """Return the examples of an owner that are not among the shared ones, which are counted once for all owners.
+
+    Parameters
+    ----------
+    own, shared
+        Examples as features. A row that occurs twice among the owner's and once among the shared is kept once.
+    """
+    known: dict[tuple[int, int], int] = {}
+    for row in zip(hash_rows(shared.inputs, "").tolist(), shared.labels.tolist(), strict=True):
+        known[row] = known.get(row, 0) + 1
+    kept = []
+    for place, row in enumerate(zip(hash_rows(own.inputs, "").tolist(), own.labels.tolist(), strict=True)):
+        if known.get(row, 0):
+            known[row] -= 1
+        else:
+            kept.append(place)
+    return own.only(torch.tensor(kept, dtype=torch.long))
 
 
 def add_up(owners: Mapping[str, Statistics], classes: Sequence[str]) -> Statistics:
@@ -234,71 +273,3 @@ def add_up(owners: Mapping[str, Statistics], classes: Sequence[str]) -> Statisti
         moments.index_add_(1, columns, own.moments.double())
         counts.index_add_(0, columns, own.counts)
     return Statistics(first.map, tuple(classes), gram, moments, counts)
-
-
-def solve(total: Statistics, penalty: float) -> Tensor:
-    """Return the weights of the ridge head, (M, C), in double precision.
-
-    Parameters
-    ----------
-    total
-        The sum over owners.
-    penalty
-        λ in units of the mean diagonal entry of G.
-    """
-    shifted = total.gram.clone()
-    shifted.diagonal().add_(max(penalty * float(total.gram.diagonal().mean()), 1e-12))
-    return torch.cholesky_solve(total.moments, torch.linalg.cholesky(shifted))
-
-
-@dataclass(frozen=True)
-class RidgeHead:
-    """A head that statistics give: `logits = temperature · φ(h)ᵀ weight`.
-
-    Attributes
-    ----------
-    map
-        The feature map.
-    weight
-        (M, C), the temperature included.
-    penalty, temperature
-        What was chosen on held-out examples.
-    """
-
-    map: FeatureMap
-    weight: Tensor
-    penalty: float
-    temperature: float
-
-    def __call__(self, h: Tensor, projection: Tensor | None = None) -> Tensor:
-        """Return the logits of standardised features: (N, E) to (N, C)."""
-        return self.map(h, projection) @ self.weight.to(h.device, h.dtype)
-
-
-def fit_head(total: Statistics, held: Tensor, labels: Tensor, penalties: Sequence[float] = PENALTIES) -> RidgeHead:
-    """Return the head with the penalty and the temperature that suit held-out examples best.
-
-    Parameters
-    ----------
-    total
-        The sum over owners.
-    held, labels
-        Held-out features, (N, E), and labels, (N,), that are for choices; without any, the middle penalty is taken and
-        logits of a right answer are about 10.
-    penalties
-        Values of λ; the largest of those with the best accuracy is taken.
-    """
-    projection = total.map.projection()
-    features = total.map(held, projection).double()
-    if not len(held):
-        penalty = penalties[len(penalties) // 2]
-        return RidgeHead(total.map, 10 * solve(total, penalty), penalty, 10.0)
-    found: list[tuple[float, float, Tensor]] = []
-    for penalty in penalties:
-        weight = solve(total, penalty)
-        accuracy = float(((features @ weight).argmax(-1) == labels).double().mean())
-        found.append((accuracy, penalty, weight))
-    _, penalty, weight = max(found, key=lambda one: (one[0], one[1]))
-    outputs = features @ weight
-    temperature = min(TEMPERATURES, key=lambda factor: float(cross_entropy(factor * outputs, labels)))
-    return RidgeHead(total.map, temperature * weight, penalty, temperature)

@@ -10,7 +10,7 @@ from redx.composition.parts import Parts
 from redx.composition.risk import RiskControl, harm_figures
 from redx.composition.rules import get_rule
 from redx.errors import RedxError
-from redx.models.calibration import read_calibration, write_calibration
+from redx.models.calibration import read_calibration, read_compared, write_calibration
 from redx.runs.conclusion import renew, with_cutoffs
 from redx.runs.folder import choose_seed, lock_run, read_config
 from redx.runs.parts import read_parts
@@ -46,11 +46,12 @@ def calibrate_run(
     with lock_run(run, config):
         changes = {number: _read(run, number).at(risk, confidence) for number in seeds}  # all are possible, or none
         for number, calibration in changes.items():
-            before = risk_figures(run, number)
+            before, others = risk_figures(run, number), read_compared(run / f"seed-{number}")
+            compared = {bank_id: other.at(risk, confidence) for bank_id, other in others.items()}
             with edit(run / f"seed-{number}") as transaction:
                 files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
-                write_calibration(*files, calibration)
-                parts = with_cutoffs(read_parts(run, number), calibration)
+                write_calibration(*files, calibration, compared)
+                parts = with_cutoffs(read_parts(run, number), calibration, compared)
                 renew(transaction, config, number, parts, calibration)
             results[number] = {"before": before, "after": risk_figures(run, number)}
     return results

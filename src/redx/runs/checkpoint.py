@@ -34,6 +34,7 @@ from redx.model.persistence import read_info
 from redx.models.backbones import hub
 from redx.models.backbones.tensor_names import SUFFIX, hash_backbone_files, layer_stack, locate_tensor, open_backbone
 from redx.models.encoder import build_encoder
+from redx.models.ridge_head import DESCRIPTION
 from redx.runs.folder import DataFile, choose_seed, load
 from redx.runs.parts import read_parts
 from redx.runs.stages import parts_of_test
@@ -42,8 +43,9 @@ from redx.tasks import extension_of, get_task
 from redx.training.features import embed_split
 
 # files of a seed that hold trained tensors
-SEED_FILES = re.compile(r"(base|pooled|router|integration|thresholds|experts/[^/]+/expert)")
-DATA_FILES = ("parts/", "shared", "features", "removed/")  # hold data of a seed; a checkpoint leaves them out
+SEED_FILES = re.compile(r"(base|head|pooled|router|integration|thresholds|experts/[^/]+/expert)")
+# files that hold data of a seed, or sums over data; a checkpoint leaves them out
+DATA_FILES = re.compile(r"(parts/|removed/).*|shared|features|experts/[^/]+/statistics")
 TRUNK = "encoder.trunk.model."  # prefix of trained blocks in the base's file
 
 
@@ -159,13 +161,13 @@ def _read_seed(config: RunConfig, run: Path, folder: Path, seed: int) -> tuple[d
     tensors = {f"answers:{name}": _narrow(values) for name, values in answers.items()}
     for path in sorted(folder.rglob(f"*{SUFFIX}")):
         name = path.relative_to(folder).with_suffix("").as_posix()
-        if name.startswith(DATA_FILES) or "/." in f"/{name}":
+        if DATA_FILES.fullmatch(name) or "/." in f"/{name}":
             continue
         if not is_seed_file(name, config):
             raise RedxError(f"{path} is no file that redx knows; take it out of the run.")
         tensors |= {f"{name}:{key}": tensor for key, tensor in read_tensors(path).items()}
     json_paths = [*sorted(folder.glob("experts/*/expert.json")), folder / "model.json"]
-    json_paths += [folder / "risk.json"] if exists(folder / "risk.json") else []
+    json_paths += [path for name in ("risk.json", DESCRIPTION) if exists(path := folder / name)]
     read_info(folder)  # so that nothing is exported that could not be restored
     return tensors, {path.relative_to(folder).as_posix(): read_json(path, dict) for path in json_paths}
 

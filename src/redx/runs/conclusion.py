@@ -19,7 +19,7 @@ from redx.composition.parts import Parts, predicted_classes
 from redx.composition.risk import RiskControl, group_interval
 from redx.composition.rules import RuleId, get_rule
 from redx.composition.summary import Row, read_summary, summarise
-from redx.config import RunConfig
+from redx.config import BankId, RunConfig
 from redx.errors import RedxError
 from redx.io.files import write_bytes, write_json
 from redx.io.manifest import is_expected
@@ -229,10 +229,12 @@ def _router_accuracy(banks: Banks) -> float:
     return float((predicted_classes(parts.gates) == parts.domains).double().mean())
 
 
-def with_cutoffs(stored: StoredParts, calibration: RiskControl) -> StoredParts:
-    """Return parts with the cut-offs of another calibration."""
+def with_cutoffs(stored: StoredParts, calibration: RiskControl, compared: Mapping[BankId, RiskControl]) -> StoredParts:
+    """Return parts with the cut-offs of another calibration, and those of banks that are compared with it."""
     banks = {
-        bank_id: parts if parts.confidences is None else replace(parts, cutoffs=calibration.cutoffs)
+        bank_id: parts
+        if parts.confidences is None
+        else replace(parts, cutoffs=compared.get(bank_id, calibration).cutoffs)
         for bank_id, parts in stored.banks.items()
     }
     return replace(stored, banks=banks)

@@ -33,7 +33,7 @@ from redx.runs.transaction import Transaction, edit
 from redx.seeding import generator
 from redx.training.datasets import Features, concatenate, expert_data, read_features, read_shared
 from redx.training.experts import DTYPES, measure_expert, train_experts
-from redx.training.features import embed_split
+from redx.training.features import embed_split, without_copies
 from redx.training.router import train_router
 
 log = logging.getLogger("redx")
@@ -124,7 +124,7 @@ def replace_expert(
         As for `add_expert`.
     """
     on_disk = Expert.load(folder)
-    new = Expert(on_disk.info, on_disk.tensors())  # in memory, for its folder may be the one that is moved
+    new = on_disk.changed()  # in memory, for its folder may be the one that is moved
     with edit_run(run, seed, force, tell) as editing:
         kept = editing.replace(name, new, unverified)
     return editing.model, kept
@@ -269,6 +269,7 @@ def train_expert(
     seed: int | None = None,
     new_classes: bool = False,
     row_hashes: bool = True,
+    statistics: bool = True,
 ) -> Expert:
     """Train one expert alone from its own data, with the base and the shared examples of a run, and write it.
 
@@ -293,6 +294,8 @@ def train_expert(
         Accept labels that the base does not know: the expert brings them as classes of its own.
     row_hashes
         Whether the expert carries hashes of its rows, by which the run notices examples that it must not know.
+    statistics
+        Whether it brings statistics of its examples, where the run uses them, so that the base learns from them.
     """
     check_name(name)
     if dtype not in DTYPES:
@@ -329,7 +332,9 @@ def train_expert(
     fingerprint = kit.check_base()
     extended, classes = extend_base(base, len(new)), (*info.classes, *new)
     origin = {"task": kit.task, "preset": kit.preset}
-    (expert,) = train_experts(config, [dataset], extended, seed, info.unit, classes, fingerprint, dtype, origin)
+    shared = without_copies(config, kit.anchors) if statistics else None
+    settings = config, [dataset], extended, seed, info.unit, classes, fingerprint, dtype, origin
+    (expert,) = train_experts(*settings, shared=shared)
     if row_hashes:
         expert = with_row_hashes(expert, own.inputs, fingerprint["base weights"])
     expert.save(out)

@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -157,15 +158,16 @@ def load_seed(folder: Path, config: RunConfig) -> Model:
         extension = ModelExtension(own.NAME, lambda: own.restore(config, read_tensors(file)))
     model = load_model(folder, config, read, extension)
 
-    def calibration() -> Split:
-        validation = read_feature_split(folder / "features.safetensors", "validation")
+    def validation(part: int) -> Split:
+        every = read_feature_split(folder / "features.safetensors", "validation")
         seed = int(folder.name.removeprefix("seed-"))
-        return validation.only(split_validation(validation, config.ownership.calibration, seed)[1])
+        return every.only(split_validation(every, config.ownership.calibration, seed)[part])
 
     if is_expected(folder / "features.safetensors"):
-        model.calibration_set = calibration
+        model.calibration_set = partial(validation, 1)
+        model.use_examples(choices=partial(validation, 0))
     if is_expected(folder / "shared.safetensors"):
-        model.anchor_data = lambda: without_copies(config, read_shared(folder / "shared.safetensors"))
+        model.use_examples(lambda: without_copies(config, read_shared(folder / "shared.safetensors")))
     model.route_by_keys_if_needed()
     return model
 

@@ -176,7 +176,8 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
             parts = _check_parts(_to_parts(tensors), len(domains) or MAX_DOMAINS)
             if classes and len(classes) != parts.base.shape[1]:
                 raise ValueError("logits of other classes than those that it names")
-            banks[_bank_id(path)] = parts if parts.confidences is None else _with_cutoffs(parts, cutoffs)
+            bank_id = _bank_id(path)
+            banks[bank_id] = parts if parts.confidences is None else _with_cutoffs(parts, cutoffs, bank_id)
     if len({len(parts) for parts in banks.values()}) > 1:
         raise RedxError(f"The parts in {folder} are of different examples; repeat the run with --out ANOTHER.")
     return StoredParts(banks, domains, classes)
@@ -204,10 +205,10 @@ def _to_parts(tensors: dict[str, Tensor]) -> Parts:
     return Parts(base, residuals, gates, labels, domains, sure, groups=groups, losses=known)
 
 
-def _with_cutoffs(parts: Parts, cutoffs: Cutoffs | None) -> Parts:
-    if cutoffs is None:
+def _with_cutoffs(parts: Parts, cutoffs: Mapping[BankId | None, Cutoffs], bank_id: BankId) -> Parts:
+    if None not in cutoffs:
         raise ValueError("no calibration beside them")
-    return replace(parts, cutoffs=cutoffs)
+    return replace(parts, cutoffs=cutoffs.get(bank_id, cutoffs[None]))
 
 
 def _folder_domains(seed_folder: Path) -> tuple[str, ...]:

@@ -23,6 +23,8 @@ from redx.models.base import Base
 from redx.models.calibration import write_calibration
 from redx.models.encoder import build_encoder
 from redx.models.fingerprint import fingerprint_base
+from redx.models.ridge_head import DESCRIPTION
+from redx.models.ridge_head import FILE as HEAD
 from redx.models.router import TRAINED
 from redx.runs.folder import load_seed
 from redx.runs.integrity import module_hashes
@@ -34,7 +36,7 @@ from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
 from redx.training.datasets import Features, expert_datasets, read_features, read_shared, select_anchors
 from redx.training.experts import train_experts
-from redx.training.features import EmbeddedSplits, embed_anchors, embed_split
+from redx.training.features import EmbeddedSplits, embed_anchors, embed_split, without_copies
 from redx.training.recording import recording
 from redx.training.router import train_router
 
@@ -173,6 +175,7 @@ def make_experts(task: SeedTask, prepared: Prepared, names: Sequence[str]) -> No
         info.classes,
         prepared.fingerprint,
         origin=task.origin,
+        shared=without_copies(task.config, splits.anchors),
     ):
         expert.save(task.folder / "experts" / expert.name)
 
@@ -234,9 +237,11 @@ def write_test_parts(transaction: Transaction, model: Model, test: Split) -> Sto
         model.routing = TRAINED  # the experts may have changed since the model was read
     model.route_by_keys_if_needed()  # until the router is retrained
     model.place(model.config.device)
+    if (head := model.experts.head) is not None:
+        head.save(transaction.new(HEAD), transaction.new(DESCRIPTION))
     if model.config.controlled_bank:
         files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
-        write_calibration(*files, model.current_control())
+        write_calibration(*files, model.current_control(), model.compared_controls())
     banks = dict(sorted(parts_of_test(model, test).items()))  # as they are read again
     names = model.domain_names, len(model.experts), model.classes
     modules = module_hashes(transaction.folder, transaction.entries())

@@ -187,18 +187,21 @@ def get_preset(name: str, preset: str) -> RunConfig:
     return task.presets[preset]
 
 
-def compared_banks(plain: BankConfig, anchored: BankConfig, head: BankConfig) -> dict[BankId, BankConfig]:
+def compared_banks(
+    plain: BankConfig, anchored: BankConfig, head: BankConfig, statistics: bool = False
+) -> dict[BankId, BankConfig]:
     """Return the banks that every report compares.
 
     These are residual and standalone experts, plain and anchored, and anchored residual experts with the cut-off of
-    risk control.
+    risk control; with statistics also the latter on the base of the shared examples alone.
     """
+    controlled = {"experts_of": BankId("residual", "anchored"), "controlled": True}
+    shared = {BankId("residual", "shared"): anchored.model_copy(update={**controlled, "on_shared": True})}
     return {
         BankId("residual", "plain"): plain,
         BankId("residual", "anchored"): anchored,
-        BankId("residual", "risk"): anchored.model_copy(
-            update={"experts_of": BankId("residual", "anchored"), "controlled": True}
-        ),
+        BankId("residual", "risk"): anchored.model_copy(update=controlled),
+        **(shared if statistics else {}),
         BankId("standalone", "plain"): head,
         BankId("standalone", "anchored"): head.model_copy(update={"anchor": "truth"}),
     }

@@ -16,6 +16,8 @@ from redx.errors import RedxError
 from redx.models.banks import Bank, run_bank, split_bank
 from redx.models.base import Base
 from redx.models.expert import Expert
+from redx.models.feature_map import FeatureMap
+from redx.models.statistics import Statistics, collect, without_shared
 from redx.training.banks import train_bank, train_ownership
 from redx.training.datasets import ExpertData
 
@@ -32,6 +34,7 @@ def train_experts(
     fingerprint: dict[str, Any],
     dtype: str = "float32",
     origin: Mapping[str, Any] | None = None,
+    shared: Split | None = None,
 ) -> list[Expert]:
     """Train one expert per dataset; none depends on the others.
 
@@ -55,6 +58,9 @@ def train_experts(
         Precision that the expert's tensors are stored in.
     origin
         Where they come from, such as the task and preset of a run, for expert.json.
+    shared
+        The shared examples as features, with which the experts get statistics where the settings use them: sums over
+        their own examples that are not among the shared ones. None: no statistics.
 
     Returns
     -------
@@ -93,8 +99,22 @@ def train_experts(
         if new:  # what their examples look like, so that a model does not abstain on them
             rows = (data.own.labels >= base.known).nonzero()[:, 0]
             mine["new_classes.means"] = class_means(data.own.inputs[rows], data.own.labels[rows])
-        experts.append(Expert(info, _to_dtype(mine, dtype)))
+        statistics = None if shared is None else _collect(config, data.own, shared, base, classes, fingerprint)
+        experts.append(Expert(info, _to_dtype(mine, dtype), statistics))
     return experts
+
+
+def _collect(
+    config: ModelConfig, own: Split, shared: Split, base: Base, classes: Sequence[str], fingerprint: dict[str, Any]
+) -> Statistics | None:
+    """Return the statistics of an owner's examples; None where the settings use none, or all examples are shared."""
+    if not config.statistics.use or not classes:
+        return None
+    rest = without_shared(own, shared)
+    if not len(rest):
+        return None
+    map = FeatureMap.create(config.statistics, base)
+    return collect(map, rest.inputs, rest.labels, classes, str(fingerprint.get("base weights", "")))
 
 
 def measure_expert(expert: Expert, config: ModelConfig, data: ExpertData, base: Base, unit: float) -> Expert:
@@ -127,7 +147,7 @@ def measure_expert(expert: Expert, config: ModelConfig, data: ExpertData, base: 
     if config.has_ownership:
         expert.ownership(config.ownership, base)  # refused where it brings none that fits
         info["ownership"] = {"score": config.ownership.kind}
-    return Expert(info, expert.tensors())
+    return expert.changed(info)
 
 
 def _to_dtype(tensors: dict[str, Tensor], dtype: str) -> dict[str, Tensor]:

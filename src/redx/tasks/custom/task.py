@@ -12,6 +12,7 @@ from redx.config import (
     OwnershipConfig,
     RouterConfig,
     RunConfig,
+    StatisticsConfig,
     TableConfig,
     TrainingConfig,
     TrunkConfig,
@@ -57,8 +58,9 @@ def preset_config(task: str, preset: str, table: TableConfig, epochs: int) -> Ru
             dropout=0.2,
             training=training.model_copy(update={"epochs": 2 * epochs}),
         ),
+        statistics=StatisticsConfig(use=True),
         banks={
-            **compared_banks(lowrank, anchored, head),
+            **compared_banks(lowrank, anchored, head, statistics=True),
             BankId("pooled", "linear"): linear,
             BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=256, depth=1, dropout=0.2, training=training),
         },

@@ -10,6 +10,7 @@ from redx.config import (
     OwnershipConfig,
     RouterConfig,
     RunConfig,
+    StatisticsConfig,
     TrainingConfig,
     TrunkConfig,
 )
@@ -60,7 +61,8 @@ def preset_config(preset: str, epochs: int, compare: bool) -> RunConfig:
             start="means",
             training=training.model_copy(update={"epochs": 2 * epochs}),
         ),
-        banks={**compared_banks(head, anchored, head), **others},
+        statistics=StatisticsConfig(use=True),
+        banks={**compared_banks(head, anchored, head, statistics=True), **others},
         main=MAIN_BANKS | ({"averaged": "linear"} if compare else {}),
         average=compare,
         # every intent belongs to one domain; there is no early stopping, so nearly all of validation calibrates

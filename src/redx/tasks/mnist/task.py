@@ -5,7 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redx.config import BankConfig, BankId, BaseConfig, OwnershipConfig, RouterConfig, RunConfig, TrainingConfig
+from redx.config import (
+    BankConfig,
+    BankId,
+    BaseConfig,
+    OwnershipConfig,
+    RouterConfig,
+    RunConfig,
+    StatisticsConfig,
+    TrainingConfig,
+)
 from redx.data.dataset import Data, Split
 from redx.data.inputs import read_images
 from redx.seeding import generator
@@ -110,8 +119,9 @@ def preset_config(preset: str, backbone: str, base: BaseConfig, epochs: int, ris
         threads=2,
         risk=risk,
         base=base,
+        statistics=StatisticsConfig(use=True),
         banks={
-            **compared_banks(lowrank, anchored, head),
+            **compared_banks(lowrank, anchored, head, statistics=True),
             BankId("standalone", "linear"): linear,
             BankId("pooled", "linear"): linear,
             BankId("pooled", "mlp"): BankConfig(shape="mlp", hidden=614, depth=1, dropout=0.3, training=training),
