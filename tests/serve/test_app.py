@@ -12,6 +12,8 @@ import pytest
 import torch
 
 import redx
+from helpers.own_data import draw_clouds, write_arrays
+from helpers.runs import run_on_clouds
 from helpers.serving import asking, serving
 from redx.data.dataset import Split
 from redx.io.hashing import checksum
@@ -101,12 +103,13 @@ def test_a_diff_is_that_of_the_command(client: Any, clouds: redx.Run) -> None:
         assert diff[key] == expected[key]
 
 
-def test_what_is_compared_is_measured_on_choice_examples(clouds_copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compared_is_measured_on_choice_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the labels of calibration examples nor the test split change any figure of an alternative."""
+    run = run_on_clouds(tmp_path / "run", write_arrays(tmp_path / "clouds.npz", **draw_clouds(2400))).folder
     read = datasets.read_feature_split
 
     def compare() -> list[Any]:
-        with asking(clouds_copy) as client:
+        with asking(run) as client:
             found = [client.post("/api/diff", json={"without": ["1"], "risk": risk}).json() for risk in (0.2, 1.0)]
             price = client.get("/api/price", params={"without": "1"}).json()
         now.append(price.pop("now"))
@@ -118,13 +121,15 @@ def test_what_is_compared_is_measured_on_choice_examples(clouds_copy: Path, monk
 
     now: list[Any] = []
     before = compare()
-    count = len(datasets.read_choices(clouds_copy / "seed-0" / "features.safetensors", 2 / 3, 0))
+    share = folder.read_config(run).ownership.calibration
+    count = len(datasets.read_choices(run / "seed-0" / "features.safetensors", share, 0))
+    assert count > 20
     assert [one.get("count", one.get("examples")) for one in before] == [count] * 3
     assert "cutoff" not in json.dumps(before[:2])
     monkeypatch.setattr(folder, "read_feature_split", other_labels)  # what calibration reads
     monkeypatch.setattr(examples, "read_feature_split", other_labels)  # the test split
     assert compare() == before
-    assert now == [risk_figures(clouds_copy)] * 2
+    assert now == [risk_figures(run)] * 2
 
 
 @pytest.mark.parametrize("given", [{"without": "1"}, {"risk": 0.2}, {"without": "1", "risk": 0.2}])

@@ -8,7 +8,11 @@ import typer
 
 from redx.cli.common import AsJson, Folder, about, print_json, say, show_table
 
-COLUMNS = ["risk", "calibrated on", "cut-off", "base", "red", "red, any router", "harm", "95 % of the harm"]
+TEST_FIGURES = {
+    "base": ("base", "accuracy on the test split"),
+    "clean": ("red", "accuracy on the test split"),
+    "worst": ("red, any router", "accuracy on the test split"),
+}
 
 
 def calibrate(
@@ -42,11 +46,13 @@ def show_risk(figures: dict[str, Any] | None, title: str) -> None:
     """Print the promise of a run and the figures of `red` on its test split; nothing where there is no risk control."""
     if not figures:
         return
-    row = [
-        f"{figures['risk']:g}" + (f" (p = {figures['confidence']:g})" if figures["confidence"] else ""),
-        str(figures["calibration"]),
-        "—" if figures["cutoff"] is None else f"{figures['cutoff']:.3f}",
-        *(f"{figures[key]:.4f}" for key in ("base", "clean", "worst", "harm")),
-        f"{figures['low']:.4f}-{figures['high']:.4f}",
+    kept = f"with probability {figures['confidence']:g}" if figures["confidence"] else "on average"
+    interval = f"{figures['low']:.4f}-{figures['high']:.4f}"
+    rows = [
+        ["risk", f"{figures['risk']:g}", kept],
+        ["cut-off", "—" if figures["cutoff"] is None else f"{figures['cutoff']:.3f}", "of the experts' confidence"],
+        ["calibrated on", str(figures["calibration"]), "examples"],
+        *([name, f"{figures[key]:.4f}", words] for key, (name, words) in TEST_FIGURES.items()),
+        ["harm", f"{figures['harm']:.4f}", f"95 %: {interval}"],
     ]
-    show_table(COLUMNS, [row], title)
+    show_table(["", "value", ""], rows, title)

@@ -254,7 +254,7 @@ def diff(
     for change, labels in comparison["classes"].items():
         if labels:
             say(f"classes {change}: {', '.join(labels)}")
-    flips = f"{comparison['flips']} of {comparison['count']} answers to examples flip"
+    flips = f"{comparison['flips']} of {comparison['count']} answers to choice examples flip"
     show_table(["domain", "examples", "before", "after", "gained", "lost"], rows, flips)
     rows = [
         [f"ε = {name}", f"{row['before']:.4f}", f"{row['after']:.4f}", str(row["broken"]), str(row["appeared"])]
