@@ -43,7 +43,7 @@ function draw(node, price, apply) {
     const row = rowAt(rows, risk);
     output.textContent = percent(risk, 2);
     slider.setAttribute("aria-valuetext", percent(risk, 2));
-    fill(figures, figure("promise", "risk promised", risk, price.confidence ? `with probability ${price.confidence}` : "on average"),
+    fill(figures, figure("promise", "risk", risk, price.confidence ? `with probability ${price.confidence}` : "on average"),
       figure("clean", "clean accuracy", row.clean), figure("worst", "under the worst router", row.worst),
       figure("base", "base alone", price.base), figure("worst", "harm", row.harm));
     text.textContent = row.allowed < 0
@@ -60,6 +60,6 @@ function draw(node, price, apply) {
       el("dl", { class: "figures" }, figure("promise", "risk promised", now.risk, now.confidence ? `with probability ${now.confidence}` : "on average"),
         figure("clean", "clean accuracy", now.clean), figure("worst", "under the worst router", now.worst), figure("base", "base alone", now.base),
         figure("worst", "harm", now.harm, `95 %: ${percent(now.low, 2)} to ${percent(now.high, 2)}`)),
-      el("p", { class: "note" }, `The cut-off ${now.cutoff === null ? "is infinite" : `is ${now.cutoff.toFixed(3)}`}, set on ${now.calibration} calibration examples. Slider and switches do not change these figures.`)));
+      el("p", { class: "note" }, `${now.cutoff === null ? "No finite cut-off is needed" : `The cut-off is ${now.cutoff.toFixed(3)}`}, as ${now.calibration} calibration examples say. Slider and switches do not change these figures.`)));
   update();
 }
