@@ -27,7 +27,7 @@ Label = Annotated[str | None, typer.Option(help="column with the label", show_de
 
 
 def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) -> None:
-    """List the experts of a run: their data, their accuracy in their own domain, and how often they are active.
+    """List the experts of a run: their data, their classes, and their accuracy in their own domain.
 
     Example: `redx experts list runs/mnist`
     """
