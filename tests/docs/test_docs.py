@@ -96,7 +96,8 @@ def test_commands_in_the_documents_run(
     def sweep_nothing(name: str, preset: str, grid: Any, seeds: Any, *places: Any, **changes: Any) -> Sweep:
         cells = make_cells(name, preset, parse_grid(grid), seeds, tmp_path, changes)
         configured.extend(cells)
-        return Sweep(tmp_path, {"grid": parse_grid(grid), "cells": []})
+        first = {"folder": "first", "settings": cells[0].settings, "choice": None}
+        return Sweep(tmp_path, {"grid": parse_grid(grid), "cells": [first], "test": None})
 
     monkeypatch.setattr(pipeline, "run", run_nothing)
     monkeypatch.setattr(sweep, "sweep", sweep_nothing)
