@@ -1,6 +1,5 @@
 """The commands, the Python code and the examples of the documentation work."""
 
-import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ import uvicorn
 
 import redx
 from helpers.clinc import real_folder
+from helpers.pages import ROOT, fenced_blocks
 from helpers.parts import draw_parts, write_parts
 from redx.cli import main
 from redx.engine import ENGINES
@@ -22,7 +22,6 @@ from redx.runs import pipeline, presets, sweep
 from redx.runs.sweep import Sweep, make_cells, parse_grid
 from redx.runs.transaction import edit
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUNS = {  # by fixture
     "toy": "toy",
@@ -33,12 +32,6 @@ RUNS = {  # by fixture
     "steps": "chains",
     "adapters": "adapters",
 }
-
-
-def fenced_blocks(page: Path, language: str) -> list[str]:
-    """Return the fenced blocks of a language; the pattern takes every block, so that no end counts as a beginning."""
-    blocks = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.M | re.S)
-    return [content for name, content in blocks if name == language]
 
 
 COMMANDS = list(
@@ -103,7 +96,8 @@ def test_commands_in_the_documents_run(
     def sweep_nothing(name: str, preset: str, grid: Any, seeds: Any, *places: Any, **changes: Any) -> Sweep:
         cells = make_cells(name, preset, parse_grid(grid), seeds, tmp_path, changes)
         configured.extend(cells)
-        return Sweep(tmp_path, {"grid": parse_grid(grid), "cells": []})
+        first = {"folder": "first", "settings": cells[0].settings, "choice": None}
+        return Sweep(tmp_path, {"grid": parse_grid(grid), "cells": [first], "test": None})
 
     monkeypatch.setattr(pipeline, "run", run_nothing)
     monkeypatch.setattr(sweep, "sweep", sweep_nothing)

@@ -29,6 +29,7 @@ from redx.runs.folder import read_config
 from redx.runs.kit import kit_of_run
 from redx.seeding import generator
 from redx.tasks import get_task
+from redx.training import datasets
 from redx.training.datasets import concatenate, read_features, split_validation
 
 RISK, DIVISIONS, HELD = 0.05, 50, 150
@@ -129,23 +130,33 @@ def test_unusable_hashes_are_refused(clouds_copy: Path, tmp_path: Path) -> None:
 # --- choosing
 
 
-def test_diff_shows_figures_of_choice_examples_that_calibration_does_not_change(
+def test_diff_shows_figures_of_choice_examples_that_calibration_and_test_do_not_change(
     target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choice = diff_experts(target, removed=["0"])["choice"]
+    change = diff_experts(target, removed=["0"])
+    now, choice = change.pop("now"), change["choice"]
+    assert now["calibration"] > 20
     assert choice["before"]["examples"] == choice["after"]["examples"] > 20
     assert choice["before"]["base"] == choice["after"]["base"]
     read = folder.read_feature_split
 
     def other_labels(path: Path, part: str) -> Split:
+        assert part != "test"
         split = read(path, part)
         labels, (_, held) = split.labels.clone(), split_validation(split, share, 0)
         labels[held] = 1 - labels[held]
         return Split(split.inputs, labels, split.domains)
 
+    def untested(path: Path, part: str) -> Split:
+        assert part != "test"
+        return read(path, part)
+
     share = read_config(target).ownership.calibration
     monkeypatch.setattr(folder, "read_feature_split", other_labels)  # what calibration reads
-    assert diff_experts(target, removed=["0"])["choice"] == choice
+    monkeypatch.setattr(datasets, "read_feature_split", untested)
+    again = diff_experts(target, removed=["0"])
+    again.pop("now")
+    assert again == change
 
 
 # --- harm on the test split

@@ -1,4 +1,4 @@
-"""What a change of experts does to the answers on the test split."""
+"""What a change of experts does to the answers on the choice examples."""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +13,14 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load, load_file, save
 
 import redx
 from helpers.commands import Ask, refused, succeeded
 from helpers.own_data import draw_clouds, write_arrays
 from redx.errors import RedxError
 from redx.runs import editing
+from redx.runs.admission import hash_rows
 from redx.runs.folder import load_seed, read_config
 from redx.runs.kit import read_kit, write_kit
 from redx.training.datasets import read_features, read_shared, split_validation
@@ -117,6 +122,33 @@ def test_a_kit_holds_the_shared_features_and_nothing_else(clouds: redx.Run, kit:
     assert inside["files"] == {name: len(value) for name, value in entries_of(kit).items()}
     with pytest.raises(RedxError, match=r"There is a file .*again.zip already"):
         write_kit(clouds.folder, again)
+
+
+def test_no_tensor_of_a_kit_has_rows_of_calibration_examples(clouds: redx.Run, kit: Path) -> None:
+    config, features = read_config(clouds.folder), read_features(clouds.folder / "seed-0" / "features.safetensors")
+    _, held = split_validation(features, config.ownership.calibration, 0)
+    calibration = features.validation.only(held).inputs
+    width, hashes = calibration.shape[1], hash_rows(calibration, "salt")
+    entries = entries_of(kit)
+    tensors = [value for name in entries if name.endswith("safetensors") for value in load(entries[name]).values()]
+    rows = [value.reshape(-1, width) for value in tensors if value.is_floating_point() and value.numel() % width == 0]
+    assert len(hashes) > 10
+    assert len(rows) > 1
+    assert not any(torch.isin(hash_rows(value, "salt"), hashes).any() for value in rows)
+    inside = torch.cat([*rows, calibration[:1].half()])  # one row in another precision is found
+    assert torch.isin(hash_rows(inside, "salt"), hashes).sum() == 1
+
+
+def test_an_owner_trains_with_the_kit_alone(clouds_copy: Path, tmp_path: Path) -> None:
+    away = tmp_path / "owner"
+    away.mkdir()
+    write_kit(clouds_copy, away / "kit.zip")
+    own_data(away / "own.npz")
+    shutil.rmtree(clouds_copy)
+    environment = {**os.environ, "HOME": str(away), "REDX_CACHE": str(away / "cache")}
+    words = ("experts", "train", "--kit", "kit.zip", "--domain", "new", "--data", "own.npz", "--out", "new")
+    subprocess.run([sys.executable, "-m", "redx", *words], check=True, cwd=away, env=environment, timeout=300)
+    assert {path.name for path in (away / "new").iterdir()} == {"expert.json", "expert.safetensors", "statistics.safetensors"}
 
 
 def test_an_expert_trained_with_a_kit_is_that_of_the_run(clouds_copy: Path, kit: Path, tmp_path: Path) -> None:

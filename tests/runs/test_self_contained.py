@@ -74,7 +74,7 @@ def test_the_page_of_a_copied_run_compares_experts(alone: Path) -> None:
 
 
 @pytest.mark.slow
-def test_texts_of_test_examples_are_shown_without_the_data(
+def test_texts_of_choice_examples_are_shown_without_the_data(
     addition_copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:

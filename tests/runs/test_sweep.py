@@ -10,9 +10,10 @@ import pytest
 
 from helpers.commands import Ask
 from helpers.own_data import draw_clouds, write_arrays
+from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.io.reading import read_json
-from redx.runs import pipeline, sweep
+from redx.runs import folder, pipeline, sweep
 from redx.runs.sweep import cell_name, make_cells, parse_grid, split_values
 
 
@@ -62,14 +63,25 @@ def test_a_sweep_compares_its_runs_and_continues(ask: Ask, tmp_path: Path, monke
     assert (code, err) == (0, "")
     content = read_json(tmp_path / "sweep" / "sweep.json")
     assert len(content["cells"]) == 2
-    validation = [cell["validation"] for cell in content["cells"]]
-    assert validation == sorted(validation, reverse=True)
-    assert all(0 < value <= 1 for value in validation)
-    for cell in content["cells"]:
-        summary = read_json(tmp_path / "sweep" / cell["folder"] / "summary.json")
-        assert cell["test"]["red"]["accuracy"] == summary["rules"]["red"]["accuracy"]["mean"]
-    assert (tmp_path / "sweep" / "report.html").exists()
-    assert "not for choosing" in (tmp_path / "sweep" / "sweep.md").read_text()
+    accuracy = [cell["choice"]["accuracy"] for cell in content["cells"]]
+    assert accuracy == sorted(accuracy, reverse=True)
+    assert all(0 < cell["choice"]["any_router"] <= cell["choice"]["accuracy"] <= 1 for cell in content["cells"])
+    assert not any("test" in cell for cell in content["cells"])
+    best = tmp_path / "sweep" / content["cells"][0]["folder"]
+    rules = read_json(best / "summary.json")["rules"]
+    assert content["test"]["red"]["accuracy"] == rules["red"]["accuracy"]["mean"]
+    page = (tmp_path / "sweep" / "sweep.md").read_text()
+    assert page.count("on the test split") == 1
+    assert page.index("On choice examples") < page.index(f"{best.name} on the test split")
+    read = folder.read_feature_split
+
+    def other_labels(path: Path, part: str) -> Split:
+        split = read(path, part)
+        return Split(split.inputs, 1 - split.labels, split.domains)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "read_feature_split", other_labels)  # what calibration reads
+        assert sweep.choice_figures(best, 0) == content["cells"][0]["choice"]
 
     again: list[Any] = []
     run_all = sweep.run_all

@@ -12,13 +12,20 @@ import pytest
 import torch
 
 import redx
+from helpers.own_data import draw_clouds, write_arrays
+from helpers.runs import run_on_clouds
 from helpers.serving import asking, serving
+from redx.data.dataset import Split
 from redx.io.hashing import checksum
+from redx.runs import folder
+from redx.runs.calibration import risk_figures
 from redx.runs.diff import diff_experts
 from redx.runs.editing import remove_expert
+from redx.serve import examples
 from redx.serve.app import page_files
 from redx.serve.guard import MAX_BODY
 from redx.serve.queries import MAX_INPUTS
+from redx.training import datasets
 
 POINT = [0.5, -1.0, 8.0, 0.0, 0.25, 1.5]
 POINTS = torch.randn(20, 6, generator=torch.Generator().manual_seed(0)).mul(4).tolist()
@@ -92,8 +99,44 @@ def test_a_diff_is_that_of_the_command(client: Any, clouds: redx.Run) -> None:
     name = redx.load(clouds.folder).experts.names[1]
     diff = client.post("/api/diff", json={"without": [name]}).json()
     expected = diff_experts(clouds.folder, removed=[name])
-    for key in ("accuracy", "flips", "gained", "lost", "domains", "certificates", "experts"):
+    for key in ("count", "accuracy", "flips", "gained", "lost", "domains", "certificates", "experts", "choice"):
         assert diff[key] == expected[key]
+
+
+def test_what_is_compared_is_measured_on_choice_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the labels of calibration examples nor the test split change any figure of an alternative."""
+    run = run_on_clouds(tmp_path / "run", write_arrays(tmp_path / "clouds.npz", **draw_clouds(2400))).folder
+    read = datasets.read_feature_split
+
+    def compare() -> list[Any]:
+        with asking(run) as client:
+            found = [client.post("/api/diff", json={"without": ["1"], "risk": risk}).json() for risk in (0.2, 1.0)]
+            price = client.get("/api/price", params={"without": "1"}).json()
+        now.append(price.pop("now"))
+        return [*found, price]
+
+    def other_labels(path: Path, part: str) -> Split:
+        split = read(path, part)
+        return Split(split.inputs, 1 - split.labels, split.domains)
+
+    now: list[Any] = []
+    before = compare()
+    share = folder.read_config(run).ownership.calibration
+    count = len(datasets.read_choices(run / "seed-0" / "features.safetensors", share, 0))
+    assert count > 20
+    assert [one.get("count", one.get("examples")) for one in before] == [count] * 3
+    assert "cutoff" not in json.dumps(before[:2])
+    monkeypatch.setattr(folder, "read_feature_split", other_labels)  # what calibration reads
+    monkeypatch.setattr(examples, "read_feature_split", other_labels)  # the test split
+    assert compare() == before
+    assert now == [risk_figures(run)] * 2
+
+
+@pytest.mark.parametrize("given", [{"without": "1"}, {"risk": 0.2}, {"without": "1", "risk": 0.2}])
+def test_the_test_split_is_shown_for_the_run_as_it_stands_alone(client: Any, given: dict[str, Any]) -> None:
+    response = client.get("/api/examples", params=given)
+    assert response.status_code == 422
+    assert "as it stands; leave out" in response.json()["error"]
 
 
 def test_examples_are_filtered_and_sorted(client: Any) -> None:

@@ -119,9 +119,18 @@ def see_other_panels(page: Any) -> None:
     page.keyboard.press("End")
     assert float(page.get_attribute("[data-figure=worst]", "data-value")) <= max(float(before), float(base))
     page.keyboard.press("Home")
+    stands = text(page, "#price-now")
+    assert "as it stands: rule red on the test split" in stands
+    assert "choice examples" in text(page, "#price h2")
     view(page, "experts", ".switch")
     page.click(".switch >> nth=0")
     page.wait_for_selector("#diff-figures")
+    assert "choice examples" in text(page, "#diff h2")
+    view(page, "price", "#price-now")
+    assert text(page, "#price-now") == stands
+    view(page, "examples", "#as-it-stands")
+    assert "without" not in copied(page, "HTTP")
+    view(page, "experts", "#diff-figures")
     page.click(".switch >> nth=0")
     page.wait_for_selector("#diff-figures", state="detached")
     view(page, "examples", "#table")

@@ -8,7 +8,11 @@ import typer
 
 from redx.cli.common import AsJson, Folder, about, print_json, say, show_table
 
-COLUMNS = ["", "risk", "calibrated on", "cut-off", "base", "red", "red, any router", "harm", "95 % of the harm"]
+TEST_FIGURES = {
+    "base": ("base", "accuracy on the test split"),
+    "clean": ("red", "accuracy on the test split"),
+    "worst": ("red, any router", "accuracy on the test split"),
+}
 
 
 def calibrate(
@@ -30,27 +34,25 @@ def calibrate(
     results = calibrate_run(folder, risk, confidence, seed)
     if as_json:
         return print_json(results)
-    for number, change in results.items():
-        show_risk(change["before"], change["after"], f"{folder}, seed {number}: risk on the test split")
-    after = [change["after"] for change in results.values()]
+    for number, figures in results.items():
+        show_risk(figures, f"{folder}, seed {number}, as it stands now, on the test split")
     kept = "on average over calibration sets" if confidence is None else f"with probability {confidence:g}"
-    say(f"No router costs more than {max(figures['risk'] for figures in after):g} of the base's accuracy, {kept}.")
+    most = max(figures["risk"] for figures in results.values())
+    say(f"No router costs more than {most:g} of the base's accuracy, {kept}.")
     say(f"`redx evaluate {folder}` shows all rules at this risk.")
 
 
-def show_risk(before: dict[str, Any] | None, after: dict[str, Any] | None, title: str) -> None:
-    """Print what a change does to the promise and to the figures of `red`; nothing where there is no risk control."""
+def show_risk(figures: dict[str, Any] | None, title: str) -> None:
+    """Print the promise of a run and the figures of `red` on its test split; nothing where there is no risk control."""
+    if not figures:
+        return
+    kept = f"with probability {figures['confidence']:g}" if figures["confidence"] else "on average"
+    interval = f"{figures['low']:.4f}-{figures['high']:.4f}"
     rows = [
-        [
-            name,
-            f"{figures['risk']:g}" + (f" (p = {figures['confidence']:g})" if figures["confidence"] else ""),
-            str(figures["calibration"]),
-            "—" if figures["cutoff"] is None else f"{figures['cutoff']:.3f}",
-            *(f"{figures[key]:.4f}" for key in ("base", "clean", "worst", "harm")),
-            f"{figures['low']:.4f}-{figures['high']:.4f}",
-        ]
-        for name, figures in (("before", before), ("after", after))
-        if figures
+        ["risk", f"{figures['risk']:g}", kept],
+        ["cut-off", "—" if figures["cutoff"] is None else f"{figures['cutoff']:.3f}", "of the experts' confidence"],
+        ["calibrated on", str(figures["calibration"]), "examples"],
+        *([name, f"{figures[key]:.4f}", words] for key, (name, words) in TEST_FIGURES.items()),
+        ["harm", f"{figures['harm']:.4f}", f"95 %: {interval}"],
     ]
-    if rows:
-        show_table(COLUMNS, rows, title)
+    show_table(["", "value", ""], rows, title)

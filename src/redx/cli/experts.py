@@ -27,7 +27,7 @@ Label = Annotated[str | None, typer.Option(help="column with the label", show_de
 
 
 def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) -> None:
-    """List the experts of a run: their data, their accuracy in their own domain, and how often they are active.
+    """List the experts of a run: their data, their classes, and their accuracy in their own domain.
 
     Example: `redx experts list runs/mnist`
     """
@@ -238,7 +238,8 @@ def diff(
 ) -> None:
     """Show what a change would do, without making it: flips, gain and loss by domain, certificates.
 
-    Removing and adding the same name replaces it.
+    All of it is measured on choice examples; cut-off and test figures are those of the run as it stands. Removing and
+    adding the same name replaces it.
 
     Example: `redx experts diff runs/mnist --remove 8-9`
     """
@@ -249,7 +250,7 @@ def diff(
         return print_json(comparison)
     domains = comparison["domains"]
     everything = {
-        "examples": sum(row["examples"] for row in domains.values()),
+        "examples": comparison["count"],
         **comparison["accuracy"],
         "gained": comparison["gained"],
         "lost": comparison["lost"],
@@ -261,20 +262,19 @@ def diff(
     for change, labels in comparison["classes"].items():
         if labels:
             say(f"classes {change}: {', '.join(labels)}")
-    flips = f"{comparison['flips']} answers flip"
+    flips = f"{comparison['flips']} of {comparison['count']} answers to choice examples flip"
     show_table(["domain", "examples", "before", "after", "gained", "lost"], rows, flips)
     rows = [
         [f"ε = {name}", f"{row['before']:.4f}", f"{row['after']:.4f}", str(row["broken"]), str(row["appeared"])]
         for name, row in comparison["certificates"].items()
     ]
-    show_table(["certified at", "before", "after", "broken", "appeared"], rows, "Certificates")
+    show_table(["certified at", "before", "after", "broken", "appeared"], rows, "Certificates, on choice examples")
     if all(comparison["choice"].values()):
         rows = [
             [side, *(f"{figures[key]:.4f}" for key in ("base", "clean", "worst", "harm"))]
             for side, figures in comparison["choice"].items()
         ]
-        count = comparison["choice"]["after"]["examples"]
-        title = f"On {count} choice examples, which are the ones to choose by"
+        title = f"Risk {comparison['choice']['after']['risk']:.4g}, set on the choice examples"
         show_table(["", "base", comparison["rule"], "any router", "harm"], rows, title)
     rows = [
         [str(flip["row"]), flip.get("text", flip["domain"]), *(str(flip[key]) for key in ("label", "before", "after"))]
@@ -282,7 +282,9 @@ def diff(
     ]
     if rows:
         title = f"{len(rows)} of {comparison['flips']} flips"
-        show_table(["test row", "example", "label", "before", "after"], rows, title)
+        show_table(["choice row", "example", "label", "before", "after"], rows, title)
+    show_risk(comparison["now"], f"{folder} as it stands, on the test split")
+    say("Choose by the choice examples; the change that you make is then calibrated and measured on the test split.")
 
 
 def train_router(
@@ -311,14 +313,14 @@ def train_router(
 
 @contextmanager
 def _risk_shown(folder: Path, seed: int | None, as_json: bool) -> Iterator[dict[str, Any]]:
-    """Print what a change of experts does to the risk on the test split; yield the figures, `before` and `after`."""
+    """Print the cut-off and the test figures of a run after a change of experts; yield them, filled at the end."""
     from redx.runs.calibration import risk_figures
 
-    risk: dict[str, Any] = {"before": risk_figures(folder, seed)}
+    risk: dict[str, Any] = {}
     yield risk
-    risk["after"] = risk_figures(folder, seed)
+    risk |= risk_figures(folder, seed) or {}
     if not as_json:
-        show_risk(risk["before"], risk["after"], f"{folder}: risk on the test split")
+        show_risk(risk, f"{folder} as it stands now, on the test split")
 
 
 def _warn(note: str) -> None:

@@ -1,4 +1,4 @@
-"""The verb `redx sweep`: a grid of settings over seeds, compared on validation."""
+"""The verb `redx sweep`: a grid of settings over seeds, compared on choice examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sweep(
     address: Address = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run every combination of some settings, and compare the runs on validation.
+    """Run every combination of some settings, and compare the runs on choice examples.
 
     Every combination is a run folder of its own. An interrupted sweep continues with the same command, and more values
     or seeds can be added. Settings are named as in config.json; a list in brackets is one value.
@@ -37,5 +37,8 @@ def sweep(
     if as_json:
         return print_json(finished.content)
     columns, rows = sweeping.table(finished.content)
-    show_table(columns, rows, f"{task}, {preset}: {len(rows)} runs, the best on validation first")
+    show_table(columns, rows, f"{task}, {preset}: {len(rows)} runs on choice examples, the best first")
+    columns, rows = sweeping.best_table(finished.content)
+    if rows:
+        show_table(columns, rows, f"{finished.content['cells'][0]['folder']}: the first run on the test split")
     say("", sweeping.NOTE, f"table: {finished.folder / 'sweep.md'}", f"report: {finished.report}")

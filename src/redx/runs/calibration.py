@@ -38,7 +38,7 @@ def calibrate_run(
     Returns
     -------
     dict
-        By seed, the figures of `red` on the test split `before` and `after`, as `risk_figures` returns them.
+        By seed, what it promises now and what its test split shows, as `risk_figures` returns it.
     """
     config = read_config(run)
     seeds = config.seeds if seed is None else (choose_seed(run, seed)[1],)
@@ -46,14 +46,14 @@ def calibrate_run(
     with lock_run(run, config):
         changes = {number: _read(run, number).at(risk, confidence) for number in seeds}  # all are possible, or none
         for number, calibration in changes.items():
-            before, others = risk_figures(run, number), read_compared(run / f"seed-{number}")
-            compared = {bank_id: other.at(risk, confidence) for bank_id, other in others.items()}
+            others = read_compared(run / f"seed-{number}").items()
+            compared = {bank_id: other.at(risk, confidence) for bank_id, other in others}
             with edit(run / f"seed-{number}") as transaction:
                 files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
                 write_calibration(*files, calibration, compared)
                 parts = with_cutoffs(read_parts(run, number), calibration, compared)
                 renew(transaction, config, number, parts, calibration)
-            results[number] = {"before": before, "after": risk_figures(run, number)}
+            results[number] = risk_figures(run, number) or {}
     return results
 
 

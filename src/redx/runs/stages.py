@@ -34,7 +34,14 @@ from redx.runs.transaction import Transaction, edit, recover
 from redx.tasks import extension_of, get_task
 from redx.training.banks import train_jointly, train_pooled
 from redx.training.base import train_base
-from redx.training.datasets import Features, expert_datasets, read_features, read_shared, select_anchors
+from redx.training.datasets import (
+    Features,
+    expert_datasets,
+    read_features,
+    read_shared,
+    select_anchors,
+    split_validation,
+)
 from redx.training.experts import train_experts
 from redx.training.features import EmbeddedSplits, embed_anchors, embed_split, without_copies
 from redx.training.recording import recording
@@ -143,11 +150,12 @@ def make_shared(task: SeedTask, data: Data) -> None:
 
 
 def make_features(task: SeedTask, data: Data) -> None:
-    """Keep the features of all splits, and the inputs of test examples, in the folder, which then needs no data."""
+    """Keep the features of all splits, and inputs to show beside answers, in the folder, which then needs no data."""
     base = Base.from_tensors(read_tensors(task.file("base")), build_encoder(task.config))
     splits = (embed_split(task.config, base, getattr(data, name)) for name in SPLITS)
-    tensors = Features(*splits).tensors() | {"raw.test": data.test.inputs.clone()}  # to show them beside answers
-    write_tensors(task.file("features"), tensors)
+    choices, _ = split_validation(data, task.config.ownership.calibration, task.seed)
+    inputs = {"raw.choice": data.validation.inputs[choices], "raw.test": data.test.inputs.clone()}
+    write_tensors(task.file("features"), Features(*splits).tensors() | inputs)
 
 
 def prepare(task: SeedTask) -> Prepared:

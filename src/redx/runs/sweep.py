@@ -1,4 +1,4 @@
-"""A sweep: a grid of settings, one run for every combination, compared on validation."""
+"""A sweep: a grid of settings, one run for every combination, compared on choice examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from redx.composition.evaluation import predict
+from redx.composition.certificate import certified_accuracy
 from redx.composition.summary import read_summary
 from redx.config import RunConfig
 from redx.engine import Call, Plan, open_engine
@@ -19,18 +19,18 @@ from redx.errors import RedxError
 from redx.io.files import to_safe_name, write_bytes, write_json
 from redx.io.reading import exists
 from redx.report.page import check_packages
+from redx.runs.diff import SplitAnswers
 from redx.runs.folder import load, read_config
 from redx.runs.options import parse_value
 from redx.runs.parts import are_complete
 from redx.runs.pipeline import run_all
 from redx.runs.plans import own_stages
 from redx.runs.presets import configure
-from redx.runs.reports import write_reports
-from redx.training.datasets import read_features
+from redx.training.datasets import read_choices
 
 MAX_CELLS = 10_000
 MAX_CELL_NAME = 80  # characters; longer names are cut and get a hash
-NOTE = "Choose by validation; test figures are for reporting, not for choosing."
+NOTE = "Runs are compared on choice examples, with cut-offs set on them; test figures are those of the first run alone."
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,9 @@ class Sweep:
     Attributes
     ----------
     folder
-        The folder with one run folder per cell, sweep.json, sweep.md and report.html.
+        The folder with one run folder per cell, sweep.json and sweep.md.
     content
-        The content of sweep.json; its cells are ordered by validation, the best first.
+        The content of sweep.json; its cells are ordered by choice examples, the best first.
     """
 
     folder: Path
@@ -165,8 +165,8 @@ class Sweep:
 
     @property
     def report(self) -> Path:
-        """The page that compares the runs."""
-        return self.folder / "report.html"
+        """The report of the best run."""
+        return self.folder / self.content["cells"][0]["folder"] / "report.html"
 
 
 def sweep(
@@ -200,8 +200,9 @@ def sweep(
     Returns
     -------
     Sweep
-        The folder, and the figures of all runs. Runs are ordered by their accuracy on the validation examples for
-        choices, under the rule that their models answer with; test figures play no part in the order.
+        The folder, and the figures of all runs on choice examples, under the rule that their models answer with and
+        with cut-offs that are set on these examples. Runs are ordered by their accuracy there. Test figures are those
+        of the first run alone.
 
     Examples
     --------
@@ -217,22 +218,22 @@ def sweep(
     with open_engine(engine, address, any(cell.config.device == "cuda" for cell in cells)) as opened:
         for batch in _batches([cell for cell in cells if not is_finished(cell)], opened.runs_at_once):
             run_all([(cell.config, cell.folder) for cell in batch], opened)
-        validation = opened.follow([_plan_validation(cell) for cell in cells])
-    described = [_describe(cell, accuracies) for cell, accuracies in zip(cells, validation, strict=True)]
-    described.sort(key=lambda cell: -1.0 if cell["validation"] is None else cell["validation"], reverse=True)
+        figures = opened.follow([_plan_choice(cell) for cell in cells])
+    described = [_describe(cell, known) for cell, known in zip(cells, figures, strict=True)]
+    described.sort(key=lambda cell: cell["choice"]["accuracy"] if cell["choice"] else -1.0, reverse=True)
     content = {
         "schema": 1,
         "task": task,
         "preset": preset,
         "seeds": list(read_config(cells[0].folder).seeds),
         "grid": values,
-        "order": "accuracy on validation, mean over seeds",
+        "order": "accuracy on choice examples, mean over seeds",
         "note": NOTE,
         "cells": described,
+        "test": _test_figures(folder / described[0]["folder"]) if described[0]["choice"] else None,
     }
     write_json(folder / "sweep.json", content)
     write_bytes(folder / "sweep.md", _to_markdown(content).encode())
-    write_reports([folder / cell["folder"] for cell in described], folder)
     return Sweep(folder, content)
 
 
@@ -246,17 +247,17 @@ def _batches(cells: Sequence[Cell], size: int) -> Iterator[list[Cell]]:
 # --- the comparison
 
 
-def _plan_validation(cell: Cell) -> Plan[list[float | None]]:
+def _plan_choice(cell: Cell) -> Plan[list[dict[str, float] | None]]:
     seeds = read_config(cell.folder).seeds
-    if own_stages(cell.config):  # no classifier, whose answers on validation would order the cells
+    if own_stages(cell.config):  # no classifier, whose answers would order the cells
         return [None] * len(seeds)
-    return (yield [Call(validation_accuracy, (cell.folder.absolute(), seed)) for seed in seeds])
+    return (yield [Call(choice_figures, (cell.folder.absolute(), seed)) for seed in seeds])
 
 
-def validation_accuracy(folder: Path, seed: int) -> float | None:
-    """Return the accuracy of a run's model on the validation examples for choices; None where there are none.
+def choice_figures(folder: Path, seed: int) -> dict[str, float] | None:
+    """Return `accuracy` and `any_router` of a run's model on its choice examples; None where there are none.
 
-    The calibration examples, which set cut-offs, are not among them.
+    The cut-off is set on these examples too, so calibration examples play no part in the figures.
 
     Parameters
     ----------
@@ -266,57 +267,67 @@ def validation_accuracy(folder: Path, seed: int) -> float | None:
         Which of its seeds.
     """
     model = load(folder, seed)
-    features = read_features(folder / f"seed-{seed}" / "features.safetensors")
-    split = features.choices(model.config.ownership.calibration, seed)
-    if not len(split):
+    path = folder / f"seed-{seed}" / "features.safetensors"
+    choices = read_choices(path, model.config.ownership.calibration, seed)
+    if not len(choices):
         return None
-    rule, bank_id = model.rule_and_bank()
-    parts = model.parts_of(split.inputs, bank_id, split.labels, model.expert_index(split.domains))
-    return float((predict(rule, parts, rule.weights(parts)) == split.labels).double().mean())
+    answers = SplitAnswers.on_choices(model, choices)
+    correct = answers.correct()
+    any_router = certified_accuracy(answers.certified.radius, correct, 1.0)
+    return {"accuracy": float(correct.double().mean()), "any_router": any_router}
 
 
-def _describe(cell: Cell, accuracies: Sequence[float | None]) -> dict[str, Any]:
+def _describe(cell: Cell, by_seed: Sequence[dict[str, float] | None]) -> dict[str, Any]:
     """Return the entry of a cell in sweep.json."""
-    summary = read_summary(cell.folder / "summary.json")
-    known = [accuracy for accuracy in accuracies if accuracy is not None]
-    rules = {name: rule for name, rule in summary["rules"].items() if "/" not in name}
+    known = [figures for figures in by_seed if figures is not None]
+    means = {name: fmean(figures[name] for figures in known) for name in known[0]} if known else None
+    return {"folder": cell.folder.name, "settings": cell.settings, "choice": means, "choice_by_seed": list(by_seed)}
+
+
+def _test_figures(folder: Path) -> dict[str, dict[str, float | None]]:
+    """Return the figures of every rule of a run on its test split."""
+    rules = read_summary(folder / "summary.json")["rules"]
     return {
-        "folder": cell.folder.name,
-        "settings": cell.settings,
-        "validation": fmean(known) if known else None,
-        "validation_by_seed": list(accuracies),
-        "test": {
-            name: {"accuracy": rule["accuracy"]["mean"], "any_router": rule["certified"].get("1")}
-            for name, rule in rules.items()
-        },
+        name: {"accuracy": rule["accuracy"]["mean"], "any_router": rule["certified"].get("1")}
+        for name, rule in rules.items()
+        if "/" not in name
     }
 
 
 def table(content: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of a sweep's table: settings that vary, validation, test figures of three rules."""
+    """Return the columns and rows of a sweep's table: settings that vary, and figures on choice examples."""
     paths = [path for path, values in content["grid"].items() if len(values) > 1]
-    rules = [rule for rule in ("base", "red", "moe") if any(rule in cell["test"] for cell in content["cells"])]
-    columns = [*paths, "validation", *(f"test: {rule}" for rule in rules)]
-    columns += ["test: red, any router"] if "red" in rules else []
-
-    def number(value: float | None) -> str:
-        return "—" if value is None else f"{value:.4f}"
-
     rows = []
     for cell in content["cells"]:
         values = [cell["settings"][path] for path in paths]
         words = [value if isinstance(value, str) else json.dumps(value) for value in values]
-        figures = [cell["validation"], *(cell["test"].get(rule, {}).get("accuracy") for rule in rules)]
-        figures += [cell["test"].get("red", {}).get("any_router")] if "red" in rules else []
-        rows.append([*words, *map(number, figures)])
-    return columns, rows
+        figures = cell["choice"] or {}
+        rows.append([*words, *map(_number, (figures.get("accuracy"), figures.get("any_router")))])
+    return [*paths, "accuracy", "any router"], rows
+
+
+def best_table(content: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of the test figures of a sweep's best run, for three rules."""
+    test = content["test"] or {}
+    names = [name for name in ("base", "red", "moe") if name in test]
+    rows = [[name, _number(test[name]["accuracy"]), _number(test[name]["any_router"])] for name in names]
+    return ["rule", "accuracy", "any router"], rows
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:.4f}"
 
 
 def _to_markdown(content: Mapping[str, Any]) -> str:
     """Return the page sweep.md."""
-    columns, rows = table(content)
     seeds = ", ".join(map(str, content["seeds"]))
-    lines = [f"# Sweep of {content['task']}, {content['preset']}, seeds {seeds}", "", NOTE, ""]
-    cells = [columns, ["---"] * len(columns), *rows]
-    lines += [f"| {' | '.join(word.replace('|', chr(92) + '|') for word in row)} |" for row in cells]
+    lines = [f"# Sweep of {content['task']}, {content['preset']}, seeds {seeds}", "", NOTE]
+    for title, (columns, rows) in (
+        ("On choice examples", table(content)),
+        (f"{content['cells'][0]['folder']} on the test split", best_table(content)),
+    ):
+        if rows:
+            cells = [columns, ["---"] * len(columns), *rows]
+            lines += ["", f"## {title}", ""]
+            lines += [f"| {' | '.join(word.replace('|', chr(92) + '|') for word in row)} |" for row in cells]
     return "\n".join(lines) + "\n"

@@ -125,7 +125,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
     @app.post(
         "/api/diff",
-        summary="What switching experts off changes on the test split",
+        summary="What switching experts off changes on the choice examples",
         openapi_extra=_body_schema(DiffBody),
     )
     async def diff(request: Request) -> Response:
@@ -133,7 +133,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         await asyncio.to_thread(service.examples.load)
         return _json(await in_model_thread(lambda: service.diff(setting)))
 
-    @app.get("/api/price", summary="Clean and worst-router accuracy at every risk")
+    @app.get("/api/price", summary="Clean and worst-router accuracy at every risk, on choice examples")
     async def price(
         rule: Annotated[str | None, Query(max_length=200)] = None,
         without: Annotated[list[str] | None, Query()] = None,
@@ -142,12 +142,11 @@ def _add_api(app: FastAPI, service: Service) -> None:
         compute = await in_model_thread(lambda: service.price(setting))
         return _json(await asyncio.to_thread(compute))  # it takes seconds, in which the model answers others
 
-    @app.get("/api/examples", summary="The test split: answers, radii and inputs")
+    @app.get("/api/examples", summary="The test split: answers of the run as it stands, radii and inputs")
     async def examples(
+        request: Request,
         rule: Annotated[str | None, Query(max_length=200)] = None,
         router: Annotated[str | None, Query(max_length=20)] = None,
-        without: Annotated[list[str] | None, Query()] = None,
-        risk: Annotated[float | None, Query(ge=0, le=1, allow_inf_nan=False)] = None,
         filter: Annotated[str, Query(description=FILTER_HELP)] = "all",
         domain: str | None = None,
         sort: Annotated[str, Query(description="radius, row, domain or label")] = "radius",
@@ -156,7 +155,12 @@ def _add_api(app: FastAPI, service: Service) -> None:
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS)] = 25,
         row: Annotated[list[int] | None, Query(description="these test examples alone", max_length=MAX_ROWS)] = None,
     ) -> Response:
-        setting = Setting.from_body(SettingBody(rule=rule, router=router, without=without or [], risk=risk))
+        if given := {"without", "risk"} & set(request.query_params):
+            raise RedxError(
+                f"The test split is shown for the run as it stands; leave out {min(given)}. "
+                "POST /api/diff and GET /api/price compare on choice examples."
+            )
+        setting = Setting.from_body(SettingBody(rule=rule, router=router))
         await asyncio.to_thread(service.examples.load)
         if row:
             return _json(await in_model_thread(lambda: service.rows(setting, row)))

@@ -1,12 +1,12 @@
-"""The test split of a served run: its inputs, its parts in any setting, and a table of its answers."""
+"""The examples of a served run: test examples show the run as it stands, choice examples compare it with others."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,11 +22,13 @@ from redx.runs.diff import SplitAnswers, compare_answers
 from redx.runs.parts import read_parts
 from redx.serve.loaded import LoadedRun
 from redx.serve.queries import Setting
-from redx.training.datasets import read_feature_split, read_test_inputs
+from redx.training.datasets import read_choices, read_feature_split, read_inputs
 
 KEPT = 8  # settings whose table or comparison stays in memory
 FILTERS = ("all", "fragile", "helped", "harmed", "wrong")
 MAX_ROWS = 200  # of one page of the table
+Part = Literal["test", "choice"]
+PARTS: tuple[Part, ...] = ("test", "choice")
 Value = TypeVar("Value")
 
 
@@ -85,7 +87,7 @@ class Table:
 
 
 class ExampleSet:
-    """The test split of one loaded run; what needs the model is computed in the model's thread.
+    """The test and choice examples of one loaded run; what needs the model is computed in the model's thread.
 
     Parameters
     ----------
@@ -96,35 +98,36 @@ class ExampleSet:
     def __init__(self, loaded: LoadedRun) -> None:
         self.loaded = loaded
         self._file = loaded.folder / f"seed-{loaded.seed}" / "features.safetensors"
-        self._raw: Tensor | RedxError | None = None
+        self._raw: dict[Part, Tensor | RedxError] = {}
         self._lock = threading.Lock()
-        self._features: Split | None = None
+        self._features: dict[Part, Split] = {}
         self._parts, self._tables, self._answers, self._diffs = Recent(2), Recent(), Recent(3), Recent()
 
     # --- inputs, in any thread
 
     def load(self) -> None:
-        """Read the inputs of the test split once; where they cannot be read, keep the reason."""
+        """Read the inputs once; where they cannot be read, keep the reason."""
         with self._lock:
-            if self._raw is not None:
-                return
-            try:
-                self._raw = read_test_inputs(self._file)
-            except RedxError as error:
-                self._raw = error
+            for part in PARTS[len(self._raw) :]:
+                try:
+                    self._raw[part] = read_inputs(self._file, part, len(self._split(part)))
+                except RedxError as error:
+                    self._raw[part] = error
 
     @property
     def problem(self) -> str | None:
-        """Why there are no inputs; None where there are."""
+        """Why there are no inputs of test examples; None where there are."""
         self.load()
-        return str(self._raw) if isinstance(self._raw, RedxError) else None
+        raw = self._raw["test"]
+        return str(raw) if isinstance(raw, RedxError) else None
 
-    def inputs(self, rows: list[int]) -> list[Any]:
+    def inputs(self, rows: list[int], part: Part = "test") -> list[Any]:
         """Return inputs as a user would give them; None where they cannot be read."""
         self.load()
-        if not isinstance(self._raw, Tensor):
+        raw = self._raw[part]
+        if not isinstance(raw, Tensor):
             return [None] * len(rows)
-        values = self._raw[torch.tensor(rows, dtype=torch.long)]
+        values = raw[torch.tensor(rows, dtype=torch.long)]
         if self.loaded.kind == "text":
             return list(unpack_texts(values)) if rows else []
         if self.loaded.task.name == "toy":
@@ -138,38 +141,40 @@ class ExampleSet:
 
     # --- answers, in the model's thread
 
-    def _embedded(self) -> Split:
-        if self._features is None:
-            self._features = read_feature_split(self._file, "test")
-        return self._features
+    def _split(self, part: Part) -> Split:
+        if part == "test":
+            return read_feature_split(self._file, "test")
+        return read_choices(self._file, self.loaded.config.ownership.calibration, self.loaded.seed)
+
+    def _embedded(self, part: Part) -> Split:
+        if part not in self._features:
+            self._features[part] = self._split(part)
+        return self._features[part]
 
     def parts(self, setting: Setting) -> Parts:
-        """Return the parts of the test split in a setting: those of the run where the experts are the same."""
+        """Return the parts of the test split; a setting may name another rule or router than those of the run."""
         with self.loaded.asking(setting) as model:
             _, bank_id = model.rule_and_bank()
             own_router = setting.router in (None, self.loaded.model.routing)
-            if setting.without or not own_router:
-                return self.answers(setting).parts
-            parts: Parts = self._parts.get(bank_id, lambda: self._stored(bank_id))
-            if parts.confidences is None:
-                return parts
-            return replace(parts, cutoffs=model.current_control().cutoffs)
+            if not own_router:
+                return SplitAnswers.compute(model, self._embedded("test")).parts
+            return self._parts.get(bank_id, lambda: self._stored(bank_id))
 
     def _stored(self, bank_id: BankId) -> Parts:
         return read_parts(self.loaded.folder, self.loaded.seed, bank_id).banks[bank_id]
 
-    def answers(self, setting: Setting) -> SplitAnswers:
-        """Return the answers of the model itself on the features of the test split."""
-        test = self._embedded()
+    def on_choices(self, setting: Setting) -> SplitAnswers:
+        """Return the answers of a setting on choice examples, with a cut-off that is set on them."""
+        choices = self._embedded("choice")
 
         def compute() -> SplitAnswers:
             with self.loaded.asking(setting) as model:
-                return SplitAnswers.compute(model, test)
+                return SplitAnswers.on_choices(model, choices)
 
         return self._answers.get(setting, compute)
 
     def table(self, setting: Setting) -> Table:
-        """Return the answers of a setting."""
+        """Return the answers on the test split."""
 
         def compute() -> Table:
             parts = self.parts(setting)
@@ -182,17 +187,16 @@ class ExampleSet:
         return self._tables.get(setting, compute)
 
     def diff(self, setting: Setting) -> dict[str, Any]:
-        """Return what switching experts off changes on the test split."""
+        """Return what switching experts off changes on the choice examples."""
 
         def compute() -> dict[str, Any]:
             everything = Setting(setting.rule, setting.router, (), setting.risk)
-            before, after, test = self.answers(everything), self.answers(setting), self._embedded()
-            model = self.loaded.model
-            comparison = compare_answers(before, after, model, test, self.loaded.config.epsilons)
+            before, after = self.on_choices(everything), self.on_choices(setting)
+            choices, epsilons = self._embedded("choice"), self.loaded.config.epsilons
+            comparison = compare_answers(before, after, self.loaded.model, choices, epsilons)
             shown = comparison["examples"][:MAX_ROWS]
-            if self.loaded.kind == "text":
-                for flip, text in zip(shown, self.inputs([flip["row"] for flip in shown]), strict=True):
-                    flip["input"] = text
+            inputs = self.inputs([flip["row"] for flip in shown], "choice")
+            shown = [flip | {"input": value} for flip, value in zip(shown, inputs, strict=True)]
             return comparison | {"examples": shown}
 
         return self._diffs.get(setting, compute)

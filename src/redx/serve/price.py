@@ -1,4 +1,4 @@
-"""The price of safety: accuracy on the test split at every risk that the calibration examples can promise."""
+"""The price of safety: accuracy at every risk, on examples to choose a risk by."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redx.composition.rules import Rule
 from redx.errors import RedxError
 
 
-def price_of_safety(rule: Rule, parts: Parts, calibration: RiskControl) -> dict[str, Any]:
+def price_of_safety(rule: Rule, parts: Parts, control: RiskControl) -> dict[str, Any]:
     """Return the exact figures of a rule at every cut-off that some risk leads to.
 
     Parameters
@@ -23,24 +23,25 @@ def price_of_safety(rule: Rule, parts: Parts, calibration: RiskControl) -> dict[
     rule
         A rule under risk control, such as `red`.
     parts
-        The record of test examples with confidences; its cut-offs do not count.
-    calibration
-        The calibration, with the thresholds of its examples.
+        The record of examples with confidences; its cut-offs do not count.
+    control
+        The risk control that sets the cut-offs, with the thresholds of its examples. The page gives one that is set on
+        these same examples to choose by, so that calibration examples play no part.
 
     Returns
     -------
     dict
-        `rows`, from the smallest risk to the largest: each with the smallest risk that allows so many harmed
-        calibration examples, the cut-off, clean accuracy, accuracy under the worst router, and harm. A risk leads to
-        the last row whose risk does not exceed it.
+        `rows`, from the smallest risk to the largest: each with the smallest risk that allows so many of the `held`
+        examples of the control to be harmed, the cut-off, clean accuracy, accuracy under the worst router, and harm. A
+        risk leads to the last row whose risk does not exceed it.
     """
     region = rule.adversary
     if region is None or parts.confidences is None:
         raise RedxError(f"The rule {rule.name!r} has no risk control; choose red.")
-    thresholds = calibration.thresholds[region].double().sort(descending=True).values
+    thresholds = control.thresholds[region].double().sort(descending=True).values
     finite = thresholds[thresholds.isfinite()]
     counts = _StepCounts(rule, parts, float(finite.min()) if len(finite) else math.inf)
-    size, held = len(parts), calibration.examples
+    size, held = len(parts), control.examples
     nothing = {name: value / size for name, value in counts.at(math.inf).items()}
     rows: list[dict[str, Any]] = [{"risk": 0.0, "allowed": -1, "cutoff": None, **nothing}]
     previous = math.inf
@@ -48,7 +49,7 @@ def price_of_safety(rule: Rule, parts: Parts, calibration: RiskControl) -> dict[
         cutoff = float(thresholds[allowed]) if allowed < held else -math.inf
         if cutoff < previous:
             figures = {name: value / size for name, value in counts.at(cutoff).items()}
-            risk = _needed_risk(allowed, held, calibration.confidence)
+            risk = _needed_risk(allowed, held, control.confidence)
             rows.append({"risk": risk, "allowed": allowed, "cutoff": _finite(cutoff), **figures})
         previous = cutoff
         if cutoff == -math.inf:
@@ -56,9 +57,8 @@ def price_of_safety(rule: Rule, parts: Parts, calibration: RiskControl) -> dict[
     base = float((predicted_classes(parts.base) == parts.true_labels()).double().mean())
     return {
         "rule": rule.name,
-        "risk": calibration.risk,
-        "confidence": calibration.confidence,
-        "calibration": held,
+        "confidence": control.confidence,
+        "held": held,
         "examples": size,
         "base": base,
         "rows": rows,
@@ -70,7 +70,7 @@ def _finite(cutoff: float) -> float | None:
 
 
 def _needed_risk(harmed: int, examples: int, confidence: float | None) -> float:
-    """Return the smallest risk at which so many harmed calibration examples are allowed."""
+    """Return the smallest risk at which so many harmed examples are allowed."""
     if confidence is None:
         return min(1.0, (harmed + 1) / (examples + 1))
     from scipy import stats

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from redx.composition.risk import smallest_risk
 from redx.errors import RedxError
+from redx.runs.calibration import risk_figures
 from redx.runs.transaction import read_version
 from redx.serve.answers import answer_queries
 from redx.serve.audit import AuditFile
@@ -80,18 +82,23 @@ class Service:
         """Return a function that computes the figures of every risk; it needs no model, so any thread may call it."""
 
         def prepare() -> Callable[[], dict[str, Any]]:
-            parts = self.examples.parts(setting)
-            with self.loaded.asking(setting) as model:
-                rule, calibration = model.rule_and_bank()[0], model.current_control() if parts.cutoffs else None
-            if calibration is None:
-                raise RedxError(f"The rule {setting.rule or model.rule!r} has no risk control; choose red.")
-            prices = self._prices
-            return lambda: prices.get(setting, lambda: price_of_safety(rule, parts, calibration))
+            answers, prices, loaded = self.examples.on_choices(setting), self._prices, self.loaded
+            control = answers.control
+            if control is None:
+                raise RedxError(f"The rule {setting.rule or loaded.model.rule!r} has no risk control; choose red.")
+            promised = loaded.calibration(Setting())
+            about = {"risk": promised.risk, "smallest": smallest_risk(promised.units, promised.confidence)}
+
+            def compute() -> dict[str, Any]:
+                now = {"now": risk_figures(self.folder, loaded.seed)}
+                return price_of_safety(answers.rule, answers.parts, control) | about | now
+
+            return lambda: prices.get(setting, compute)
 
         return self._fresh(prepare)
 
     def diff(self, setting: Setting) -> dict[str, Any]:
-        """Return what switching experts off changes on the test split."""
+        """Return what switching experts off changes on the choice examples."""
         return self._fresh(lambda: self.examples.diff(setting))
 
     def table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -55,12 +56,18 @@ def read_feature_split(path: Path, part: str) -> Split:
     return split
 
 
-def read_test_inputs(path: Path) -> Tensor:
-    """Return the inputs of the test examples, as their task read them, which a file of features holds beside them."""
-    tensors = read_tensors(path, "raw") | read_tensors(path, "test")
-    with guarded(path, "does not hold the inputs of its test examples", "repeat the run"):
-        inputs = tensors["raw.test"]
-        if len(inputs) != len(tensors["test.labels"]):
+def read_choices(path: Path, calibration: float, seed: int) -> Split:
+    """Return the validation examples for choices among the features in a file; parameters as of `split_validation`."""
+    validation = read_feature_split(path, "validation")
+    return validation.only(split_validation(validation, calibration, seed)[0])
+
+
+def read_inputs(path: Path, part: Literal["choice", "test"], count: int) -> Tensor:
+    """Return the inputs of so many choice or test examples, as their task read them; a file of features holds them."""
+    tensors = read_tensors(path, "raw")
+    with guarded(path, f"does not hold the inputs of its {part} examples", "repeat the run"):
+        inputs = tensors[f"raw.{part}"]
+        if len(inputs) != count:
             raise ValueError("inputs of other examples")
     return inputs
 

@@ -1,7 +1,7 @@
 // What is on the page as a command, as Python, as an HTTP request and as a link.
 
 import { el, fill } from "./dom.js";
-import { address, currentRule, run, setting, settingQuery, state } from "./state.js";
+import { address, currentRule, ruleQuery, run, setting, settingQuery, state } from "./state.js";
 
 let chosen = "command";
 
@@ -40,14 +40,14 @@ function states(input) {
   const question = { inputs: [input], ...body }, lines = loading(body);
   if (state.view === "price") return {
     command: `redx calibrate ${shell(model.run)} --risk ${state.risk ?? model.risk?.risk ?? 0.01}  # sets this risk in the run`,
-    Python: [...loading({ ...body, risk: state.risk ?? model.risk?.risk ?? 0.01 }), "    print(model.current_control().cutoffs)"].join("\n"), HTTP: curl(`/api/price?${settingQuery()}`) };
+    Python: `from pathlib import Path\n\nfrom redx.runs.calibration import calibrate_run\n\nprint(calibrate_run(Path(${text(model.run)}), risk=${state.risk ?? model.risk?.risk ?? 0.01}))  # sets this risk in the run`, HTTP: curl(`/api/price?${settingQuery()}`) };
   if (state.view === "experts") return {
     command: body.without && body.risk === undefined ? ["redx experts diff", shell(model.run), ...body.without.map((name) => `--remove ${shell(name)}`), body.rule ? `--rule ${shell(body.rule)}` : ""].filter(Boolean).join(" ")
       : body.without ? curl("/api/diff", body) : `redx experts list ${shell(model.run)}`,
     Python: body.without ? `from pathlib import Path\n\nfrom redx.runs.diff import diff_experts\n\nprint(diff_experts(Path(${text(model.run)}), removed=${python(body.without)}${body.rule ? `, rule=${text(body.rule)}` : ""}, seed=${model.seed})["accuracy"])`
       : [...lines, "    print(model.experts.names)"].join("\n"), HTTP: body.without ? curl("/api/diff", body) : curl("/api/model") };
   if (state.view === "examples") {
-    const query = settingQuery();
+    const query = ruleQuery();
     for (const name of ["filter", "domain", "sort"]) if (state[name]) query.set(name, state[name]);
     if (state.descending) query.set("descending", "true");
     const rule = currentRule().name;

@@ -1,15 +1,15 @@
-// The view Examples: the test split, filtered and sorted.
+// The view Examples: the test split with the answers of the run as it stands, filtered and sorted.
 
 import { el, fill, number, share } from "./dom.js";
-import { imageUrl } from "./inputs.js";
-import { address, request, run, settingQuery, state } from "./state.js";
+import { shown } from "./inputs.js";
+import { address, request, ruleQuery, run, state } from "./state.js";
 
 const SIZE = 25;
 const FILTERS = { fragile: "Right but fragile", helped: "Helped", harmed: "Harmed", wrong: "Wrong", all: "All" };
 let ticket = 0;
 
 export async function showExamples(node, go) {
-  const mine = ++ticket, query = settingQuery();
+  const mine = ++ticket, query = ruleQuery();
   query.set("filter", state.filter);
   if (state.domain) query.set("domain", state.domain);
   query.set("sort", state.sort);
@@ -23,8 +23,10 @@ export async function showExamples(node, go) {
   const head = (name, title) => el("th", { scope: "col", "aria-sort": state.sort === name ? (state.descending ? "descending" : "ascending") : null },
     el("button", { type: "button", onclick: () => change({ sort: name, descending: state.sort === name && !state.descending }) }, title, state.sort === name ? (state.descending ? " ↓" : " ↑") : ""));
   const pages = Math.max(1, Math.ceil(table.total / SIZE));
+  const other = state.without.length || state.risk !== null;
   fill(node,
     el("div", { class: "card" },
+      other ? el("p", { class: "status", id: "as-it-stands" }, "Experts that you switched off and another risk do not count here: compare them on choice examples, in Experts and Price of safety.") : null,
       el("div", { class: "row", role: "group", "aria-label": "Filter" }, Object.entries(FILTERS).map(([name, title]) => el("button", { type: "button", class: "chip", "data-filter": name,
         "aria-pressed": String(state.filter === name), onclick: () => change({ filter: name }) }, `${title} (${number(table.counts[name])})`)),
         el("label", {}, "Domain ", el("select", { id: "domain", onchange: (event) => change({ domain: event.target.value || null }) },
@@ -48,11 +50,4 @@ export async function showExamples(node, go) {
 function mark(answer, label) {
   const right = String(answer) === String(label);
   return [String(answer), " ", el("span", { class: right ? "tag" : "tag bad" }, right ? "right" : "wrong")];
-}
-
-function shown(row) {
-  if (row.input === null) return `no. ${row.row}`;
-  if (run.model.kind === "image") return el("img", { class: "mini", src: imageUrl(row.input), alt: `image of a ${row.label}` });
-  const text = run.model.kind === "text" ? row.input : row.input.slice(0, 4).map(number).join(", ") + (row.input.length > 4 ? " …" : "");
-  return el("span", { class: "input" }, text);
 }

@@ -1,6 +1,7 @@
-// The view Experts: switch them off and on, and see which answers of the test split change.
+// The view Experts: switch them off and on, and see which answers to choice examples change.
 
 import { el, fill, number, percent, share } from "./dom.js";
+import { shown } from "./inputs.js";
 import { address, request, run, setting, state } from "./state.js";
 
 let ticket = 0;
@@ -26,9 +27,9 @@ export function showExperts(node, diffNode, toggle) {
 }
 
 async function showDiff(node) {
-  const mine = ++ticket;
+  const model = run.model, mine = ++ticket;
   if (!state.without.length) return fill(node);
-  fill(node, el("p", { class: "note" }, "Comparing the answers on the test split …"));
+  fill(node, el("p", { class: "note" }, "Comparing the answers on the choice examples …"));
   let diff;
   try { diff = await request("/api/diff", setting()); } catch (error) {
     if (mine === ticket) fill(node, el("p", { class: "status bad" }, error.message));
@@ -39,10 +40,11 @@ async function showDiff(node) {
   const most = Math.max(...domains.map(([, one]) => Math.abs(one.after - one.before)), 1e-9);
   const figure = (name, title, text, note) => el("div", { class: name }, el("dt", {}, title), el("dd", { "data-figure": title }, text, note ? el("small", {}, ` ${note}`) : null));
   fill(node, el("div", { class: "grid" },
-    el("div", { class: "card c5" }, el("h2", {}, `Without ${state.without.join(", ")}`),
+    el("div", { class: "card c5" }, el("h2", {}, `Without ${state.without.join(", ")}, on ${number(diff.count)} choice examples`),
       el("dl", { class: "figures", id: "diff-figures" }, figure("clean", "accuracy", percent(after), `was ${percent(before)}`), figure("base", "flips", number(diff.flips)),
         figure("promise", "gained", number(diff.gained)), figure("worst", "lost", number(diff.lost)),
-        diff.risk ? figure("worst", "worst router", percent(diff.risk.after.worst), `was ${percent(diff.risk.before.worst)}`) : null)),
+        diff.choice.after ? figure("worst", "worst router", percent(diff.choice.after.worst), `was ${percent(diff.choice.before.worst)}`) : null),
+      el("p", { class: "note" }, "Choose by these. What you keep is calibrated once, by ", el("code", {}, "redx experts remove"), ", which prints its cut-off and its test figures.")),
     el("div", { class: "card c7" }, el("h2", {}, "Gain and loss by domain"), el("ul", { class: "bars" }, domains.map(([name, one]) => {
       const change = one.after - one.before, size = 50 * Math.abs(change) / most;
       return el("li", {}, el("span", { class: "name", title: name }, name),
@@ -53,6 +55,6 @@ async function showDiff(node) {
       el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Answers that change" }, el("table", {},
         el("thead", {}, el("tr", {}, ["example", "domain", "truth", "before", "now", "ε* before"].map((name) => el("th", { scope: "col" }, name)))),
         el("tbody", {}, diff.examples.slice(0, 10).map((flip) => el("tr", {},
-          el("td", {}, el("a", { href: address({ view: "ask", row: flip.row, q: null }), class: "input" }, flip.input ?? `no. ${flip.row}`)), el("td", {}, flip.domain), el("td", {}, String(flip.label)),
+          el("td", {}, model.kind === "text" && flip.input !== null ? el("a", { href: address({ view: "ask", row: null, q: flip.input }), class: "input" }, flip.input) : shown(flip)), el("td", {}, flip.domain), el("td", {}, String(flip.label)),
           el("td", {}, String(flip.before)), el("td", {}, String(flip.after)), el("td", { class: "number" }, share(flip.radius.before)))))))) : null));
 }

@@ -1,6 +1,7 @@
 // The input of a question: a text, a digit that is drawn or picked, or a list of numbers.
 
-import { el, fill } from "./dom.js";
+import { el, fill, number } from "./dom.js";
+import { run } from "./state.js";
 
 const SIZE = 28;
 
@@ -101,4 +102,11 @@ export function imageInput(node, changed) {
       el("button", { type: "button", "aria-label": `Test image ${row.row}, a ${row.label}`, onclick: () => pick(row) },
         el("img", { class: "mini", src: imageUrl(row.input), alt: "" }))))),
   };
+}
+
+export function shown(row) { // an example in a table
+  if (row.input === null) return `no. ${row.row}`;
+  if (run.model.kind === "image") return el("img", { class: "mini", src: imageUrl(row.input), alt: `image of a ${row.label}` });
+  const text = run.model.kind === "text" ? row.input : row.input.slice(0, 4).map(number).join(", ") + (row.input.length > 4 ? " …" : "");
+  return el("span", { class: "input" }, text);
 }

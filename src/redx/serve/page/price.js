@@ -1,4 +1,4 @@
-// The view Price of safety: a slider for the risk, and the exact figures at the cut-off that it leads to.
+// The view Price of safety: a slider for the risk with its figures on choice examples, and once what stands now on the test split.
 
 import { el, fill, percent } from "./dom.js";
 import { pricePlot } from "./draw.js";
@@ -28,31 +28,38 @@ export async function showPrice(node, apply) {
 
 function draw(node, price, apply) {
   const rows = price.rows, positive = rows.filter((row) => row.risk > 0);
-  const least = (positive[0]?.risk ?? 0.001) / 1.6, most = Math.max(positive.at(-1)?.risk ?? 1, least * 16);
-  const toRisk = (step) => (step === 0 ? 0 : Math.min(1, least * (most / least) ** (step / STEPS)));
-  const toStep = (risk) => (risk <= least ? 0 : Math.round((STEPS * Math.log(risk / least)) / Math.log(most / least)));
-  let risk = state.risk ?? run.model.risk.risk;
+  const first = Math.max(positive[0]?.risk ?? 0.001, price.smallest), least = first / 1.6, most = Math.max(positive.at(-1)?.risk ?? 1, least * 16);
+  const toRisk = (step) => { const risk = least * (most / least) ** (step / STEPS); return risk < first ? 0 : Math.min(1, risk); };
+  const toStep = (risk) => (risk < first ? 0 : Math.round((STEPS * Math.log(risk / least)) / Math.log(most / least)));
+  let risk = state.risk ?? price.risk;
   const figures = el("dl", { class: "figures", id: "price-figures", "aria-live": "polite" }), plot = el("div", {}), text = el("p", { id: "price-text" });
   const output = el("output", { for: "risk" });
   const slider = el("input", { type: "range", id: "risk", min: 0, max: STEPS, step: 1, value: toStep(risk),
-    oninput: () => { risk = Number(toRisk(Number(slider.value)).toPrecision(3)); update(); }, onchange: () => { state.risk = risk; writeAddress(); apply(); } });
+    oninput: () => { risk = toRisk(Number(slider.value)); if (risk) risk = Math.max(first, Number(risk.toPrecision(3))); update(); }, onchange: () => { state.risk = risk; writeAddress(); apply(); } });
+
+  const figure = (name, title, value, note) => el("div", { class: name }, el("dt", {}, title), el("dd", { "data-figure": name, "data-value": String(value) }, percent(value, 2), note ? el("small", {}, ` ${note}`) : null));
 
   function update() {
     const row = rowAt(rows, risk);
     output.textContent = percent(risk, 2);
     slider.setAttribute("aria-valuetext", percent(risk, 2));
-    const figure = (name, title, value, note) => el("div", { class: name }, el("dt", {}, title), el("dd", { "data-figure": name, "data-value": String(value) }, percent(value, 2), note ? el("small", {}, ` ${note}`) : null));
-    fill(figures, figure("promise", "risk promised", risk, price.confidence ? `with probability ${price.confidence}` : "on average"),
+    fill(figures, figure("promise", "risk", risk, price.confidence ? `with probability ${price.confidence}` : "on average"),
       figure("clean", "clean accuracy", row.clean), figure("worst", "under the worst router", row.worst),
-      figure("base", "base alone", price.base), figure("worst", "harm on the test split", row.harm));
+      figure("base", "base alone", price.base), figure("worst", "harm", row.harm));
     text.textContent = row.allowed < 0
-      ? `No risk that ${price.calibration} calibration examples can promise is this small, so every expert is silent and the base answers.`
-      : `${row.allowed} of ${price.calibration} calibration examples may be harmed, so the cut-off is ${row.cutoff === null ? "−∞: every expert contributes everywhere" : row.cutoff.toFixed(3)}.`;
+      ? `No risk that ${price.held} examples can promise is this small, so every expert is silent and the base answers.`
+      : `${row.allowed} of ${price.held} choice examples may be harmed, so the cut-off on them is ${row.cutoff === null ? "−∞: every expert contributes everywhere" : row.cutoff.toFixed(3)}.`;
     text.dataset.cutoff = row.cutoff ?? (row.allowed < 0 ? "Infinity" : "-Infinity");
     fill(plot, pricePlot(rows, price.base, risk, price.risk, plot.clientWidth || 960));
   }
+  const now = price.now;
 
   fill(node, el("div", { class: "card" }, el("div", { class: "slider" }, el("label", { for: "risk" }, "Risk"), slider, output), text, figures),
-    el("div", { class: "card" }, el("h2", {}, `What safety costs: rule ${price.rule} on ${price.examples.toLocaleString("en")} test examples`), plot));
+    el("div", { class: "card" }, el("h2", {}, `What safety costs: rule ${price.rule} on ${price.examples.toLocaleString("en")} choice examples`), plot),
+    el("div", { class: "card", id: "price-now" }, el("h2", {}, "The run as it stands: rule red on the test split"),
+      el("dl", { class: "figures" }, figure("promise", "risk promised", now.risk, now.confidence ? `with probability ${now.confidence}` : "on average"),
+        figure("clean", "clean accuracy", now.clean), figure("worst", "under the worst router", now.worst), figure("base", "base alone", now.base),
+        figure("worst", "harm", now.harm, `95 %: ${percent(now.low, 2)} to ${percent(now.high, 2)}`)),
+      el("p", { class: "note" }, `${now.cutoff === null ? "No finite cut-off is needed" : `The cut-off is ${now.cutoff.toFixed(3)}`}, as ${now.calibration} calibration examples say. Slider and switches do not change these figures.`)));
   update();
 }

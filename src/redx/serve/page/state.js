@@ -86,6 +86,10 @@ export function setting() {
   return body;
 }
 
+export function ruleQuery() { // what can be asked of the test split, which shows the run as it stands
+  return new URLSearchParams(state.rule ? { rule: state.rule } : {});
+}
+
 export function settingQuery() {
   const values = new URLSearchParams(), body = setting();
   for (const [name, value] of Object.entries(body)) [value].flat().forEach((one) => values.append(name, one));
