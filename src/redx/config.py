@@ -200,11 +200,11 @@ class StatisticsConfig(StrictConfig):
     seed: int = Field(default=0, ge=0, description="seed of the random features, the same for all owners")
     unit: bool = Field(default=True, description="scale the features of every example to the same length first")
     guided: float = Field(
-        default=0.5,
+        default=4.0,
         ge=0,
-        le=1,
-        description="share of the variance of the random directions that lies in the span of the classifier of the "
-        "shared examples' base",
+        le=1000,
+        description="variance that the random directions gain by dimension in the span of the classifier of the shared "
+        "examples' base, in units of their variance elsewhere",
     )
     weight: float = Field(
         default=0.5,

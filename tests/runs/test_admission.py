@@ -187,9 +187,7 @@ def test_an_expert_that_harms_the_test_split_is_refused(
     def without_harm(path: Path, part: str) -> Split:
         split = read(path, part)
         labels, (_, held) = split.labels.clone(), split_validation(split, share, 0)
-        labels[held] = 1 - current["base"](split.inputs[held]).argmax(
-            -1
-        )  # the base is always wrong
+        labels[held] = 1 - current["base"](split.inputs[held]).argmax(-1)  # the base is always wrong
         return Split(split.inputs, labels, split.domains)
 
     share = read_config(clouds_copy).ownership.calibration

@@ -1,8 +1,9 @@
 """The fixed map from features to those of a ridge head: the features themselves and random ones, decided by a base.
 
-A ridge head on few random features is better when their directions look where the classes differ. So a share of each
-direction's variance lies in the span of the base's classifier, as a random combination of the classifier's columns. The
-base is trained on the shared examples, which everybody knows, and its hash belongs to all statistics.
+A ridge head on few random features is better when their directions look where the classes differ. So directions have
+more variance in the span of the base's classifier: each is the sum of a plain random direction and a random combination
+of the classifier's columns. The base is trained on the shared examples, which everybody knows, and its hash belongs to
+all statistics.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class FeatureMap:
     linear
         Whether h itself is part of φ(h).
     guided
-        The share of P's variance that lies in the span of the base's classifier.
+        The variance that P gains by dimension in the span of the base's classifier, in units of its variance elsewhere.
     guide
         The classifier, (E, C), where it is known; maps are compared without it.
 
@@ -90,9 +91,10 @@ class FeatureMap:
         directions = torch.randn(self.width, self.size, generator=draw)
         if self.guided:
             assert self.guide is not None  # maps of files are completed by the model that reads them
-            scaled = self.guide / self.guide.square().sum(1).mean().sqrt().clamp_min(1e-12)
-            inside = scaled @ torch.randn(self.guide.shape[1], self.size, generator=draw)
-            directions = (1 - self.guided) ** 0.5 * directions + self.guided**0.5 * inside
+            rank = min(self.guide.shape)
+            scaled = self.guide * (self.guided * rank / self.guide.square().sum().clamp_min(1e-12)).sqrt()
+            directions = directions + scaled @ torch.randn(self.guide.shape[1], self.size, generator=draw)
+            directions = directions * (self.width / (self.width + self.guided * rank)) ** 0.5
         return directions * self.width**-0.5
 
     def __call__(self, h: Tensor, projection: Tensor | None = None) -> Tensor:
@@ -111,7 +113,7 @@ class MapSettings(StrictConfig):
     seed: int
     unit: bool
     linear: bool
-    guided: float = Field(ge=0, le=1)
+    guided: float = Field(ge=0, le=1000)
 
     @property
     def map(self) -> FeatureMap:
