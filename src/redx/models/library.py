@@ -448,7 +448,7 @@ def build_library(
     pool = None
     if config.statistics.use and classes:
         map = FeatureMap.create(config.statistics, base)
-        pool = StatisticsPool(map, base=lambda: str(fingerprint()["base weights"]), head=head)
+        pool = StatisticsPool(map, base=lambda: str(fingerprint().get("base weights", "")), head=head)
     banks = config.of_form("standalone", "residual")
     weight = config.statistics.weight
     return ExpertLibrary(experts, base, banks, config.ownership, fingerprint, classes, pool, weight)
