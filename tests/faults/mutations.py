@@ -274,6 +274,31 @@ def mutate_parquet(content: bytes, draw: Random) -> bytes:
     return out.getvalue()
 
 
+def mutate_kit(content: bytes, draw: Random) -> bytes:
+    """Write an archive with another content, name or attribute of one of its entries."""
+    with zipfile.ZipFile(io.BytesIO(content)) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    out, chosen = io.BytesIO(), draw.choice(list(files))
+    with zipfile.ZipFile(out, "w") as new:
+        for name, data in files.items():
+            entry = zipfile.ZipInfo(name)
+            match draw.randrange(20) if name == chosen else None:
+                case None:
+                    pass
+                case 0:
+                    entry.filename = draw.choice(["../kit.json", "/kit.json", "x", "KIT.JSON", "a" * 300, "kit.json"])
+                case 1:
+                    entry.compress_type = draw.choice([zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+                case 2:
+                    entry.external_attr = draw.choice([0o120777, 0o010644, 0o040755, 0o100000]) << 16
+                case 3:
+                    data = draw.choice([b"", data * 2, content])
+                case _:
+                    data = (mutate_json if name.endswith(".json") else mutate_safetensors)(data, draw)
+            new.writestr(entry, data)
+    return out.getvalue()
+
+
 def mutate_pt(content: bytes, draw: Random) -> bytes:
     """Write a `.pt` file with odd values, tensors of odd kinds, or code."""
     import torch

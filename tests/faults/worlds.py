@@ -20,6 +20,7 @@ import torch
 import faults.injection as injection
 import redx
 from helpers.own_data import draw_clouds, write_arrays
+from redx.io.signing import make_key
 from redx.runs.folder import ask_model
 from redx.runs.parts import StoredParts, read_parts
 
@@ -74,6 +75,8 @@ class Worlds:
         self.data = write_arrays(folder / "clouds.npz", **draw_clouds(80))
         own = draw_clouds(24, seed=1)
         self.own = write_arrays(folder / "own.npz", x=own["x"], y=own["y"])
+        self.key = folder / "me.key"
+        make_key(self.key)
         self.run_words = ["run", "features", "--preset", "quick", "--data", str(self.data), "--out", "run"]
         self.run_words += ["--run", "red", "--study", "none", *EPOCHS, *FEW]
         self._make_template()
