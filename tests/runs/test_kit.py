@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -185,6 +186,18 @@ def test_a_kit_of_texts_needs_the_same_backbone(addition_copy: Path, qwen: Path,
         ),
         (
             lambda path, files: rewrite(
+                path,
+                files
+                | {
+                    "kit.json": re.sub(
+                        rb'"hidden": \d+,\s+"depth": \d', b'"hidden": 65536, "depth": 9', files["kit.json"]
+                    )
+                },
+            ),
+            "asks for an expert of",
+        ),
+        (
+            lambda path, files: rewrite(
                 path, files | {"kit.json": files["kit.json"].replace(b'"base weights": "', b'"base weights": "0')}
             ),
             "base weights differ",
@@ -199,5 +212,6 @@ def test_a_kit_from_a_stranger_is_refused(
     with pytest.raises(RedxError, match=named) as error:
         read_kit(path).check_base()
     assert str(error.value).count("\n") == 0
+    assert "ask for the kit anew." in str(error.value) or "base weights" in named, "its reader has no run to repeat"
     assert "/tmp" not in str(error.value).replace(str(tmp_path), "")
     assert {file.name for file in tmp_path.iterdir()} == {"kit.zip"}

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import stat
 import zipfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal
@@ -27,10 +29,12 @@ from redx.io.files import write_bytes
 from redx.io.reading import JSON_BYTES, check_path, exists, guarded, is_folder, open_file, read_bytes, read_json
 from redx.model.model import ModelInfo
 from redx.model.persistence import read_base, read_info
+from redx.models.banks import build_bank
 from redx.models.base import Base
 from redx.models.description import Fingerprint
 from redx.models.encoder import build_encoder
 from redx.models.fingerprint import base_differences, fingerprint_base
+from redx.models.fitting import expected_shapes
 from redx.runs.folder import choose_seed
 from redx.training.datasets import read_shared
 
@@ -38,6 +42,7 @@ LIMITS = {"kit.json": JSON_BYTES, "model.json": JSON_BYTES, "base.safetensors": 
 ADVICE = "ask for the kit anew"
 DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the same run gives the same bytes
 CHUNK = 2**20  # bytes that are copied at once
+MAX_VALUES = 2**25  # of the banks of one expert, whose training takes several times their memory
 
 
 class KitFile(StrictConfig):
@@ -183,7 +188,10 @@ def read_kit(path: Path, backbone: str | None = None) -> Kit:
         try:
             return _read_folder(path, folder, backbone)
         except RedxError as error:
-            raise RedxError(str(error).replace(f"{folder}/", f"{path}: ")) from error
+            if f"{folder}/" not in str(error):
+                raise
+            problem = str(error).replace(f"{folder}/", f"{path}: ").rpartition("; ")[0]
+            raise RedxError(f"{problem}; {ADVICE}.") from error  # its reader has no run to repeat
 
 
 def _settings(config: RunConfig) -> ModelConfig:
@@ -210,6 +218,11 @@ def _read_folder(path: Path, folder: Path, backbone: str | None) -> Kit:
     base, anchors = read_base(folder, encoder), read_shared(folder / "shared.safetensors")
     if base.outputs != len(info.classes):
         raise RedxError(f"{path} has a base of other classes than those that it names; {ADVICE}.")
+    with guarded(path, "has unusable settings", ADVICE):
+        banks = [bank for bank in config.of_form("standalone", "residual").values() if bank.experts_of is None]
+        shapes = [shape for bank in banks for shape in expected_shapes(partial(build_bank, bank, 1, base)).values()]
+    if (values := sum(map(math.prod, shapes))) > MAX_VALUES:
+        raise RedxError(f"{path} asks for an expert of {values:,} values, more than {MAX_VALUES:,}; {ADVICE}.")
     if anchors.inputs.ndim != 2 or anchors.inputs.shape[1] != base.width:
         raise RedxError(f"{path} has shared features that the base does not read; {ADVICE}.")
     known = bool(((anchors.labels >= 0) & (anchors.labels < len(info.classes))).all())
