@@ -102,7 +102,7 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
 
 def _complete(run: Path) -> list[str]:
     """Complete a change that was interrupted, where there is one; readers refuse the run until then."""
-    if not list(run.glob("seed-*/.journal.json")):
+    if not [*run.glob("seed-*/.journal.json"), *run.glob(".journal.json")]:
         return []
     told = [name for name, answer in answers_of(run).items() if "complete it with `redx recover" not in str(answer)]
     code, out = ask(["recover", str(run)])
@@ -121,16 +121,20 @@ def _check_ending(ended: Ended, mode: str) -> list[str]:
 
 
 def _run_of(verb: Verb) -> Path:
-    return Path("fewer" if "fewer" in verb.words else "run")
+    return Path(next((name for name in ("fewer", "lm", "saved") if name in verb.words), "run"))
 
 
 def _run_words(worlds: Worlds, run: Path) -> list[str]:
-    """Return the command that made a run."""
+    """Return the command that made a run; for a library without a run, a further change."""
+    if run == Path("saved"):
+        return ["adapters", "add", "saved", "lm/seed-0/adapters/upper", "--name", "next"]
+    if run == Path("lm"):
+        return worlds.adapter_words
     return ["run", *(str(run) if word == "run" else word for word in worlds.run_words[1:])]
 
 
 def _rules(run: Path) -> int:
-    return len(read_json(run / "summary.json")["rules"])
+    return len(read_json(run / "summary.json")["rules"]) if (run / "summary.json").exists() else 0
 
 
 def _difference(state: State, reference: Reference) -> list[str]:

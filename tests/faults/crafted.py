@@ -28,6 +28,7 @@ import torch
 
 import redx
 from faults.worlds import Worlds, ask
+from helpers.adapters import run_tiny_adapters
 from helpers.own_data import draw_clouds
 from helpers.tampering import reseal
 from redx.errors import RedxError
@@ -403,7 +404,7 @@ def attack(worlds: Worlds, craft: Craft, names: list[str]) -> list[str]:
 def main(step: int) -> int:
     """Let every verb open every folder; print and return the number of escapes and tracebacks."""
     with tempfile.TemporaryDirectory(prefix="redx-crafted-") as folder:
-        worlds = Worlds(Path(folder))
+        worlds = Worlds(Path(folder) / "worlds", run_tiny_adapters(Path(folder) / "adapters"))
         all_crafts = crafts(worlds.template / "run")[::step]
         names, bad = list(verbs(worlds)), 0
         for craft in all_crafts:
