@@ -220,7 +220,7 @@ def kit_bombs() -> list[Bomb]:
         ("packed zeros", kit_of_zeros),
         ("members", many_members),
         ("declared size", kit_of_declared_size),
-        ("the same bytes four times", kit_of_one_entry),
+        ("the same bytes five times", kit_of_one_entry),
         ("a kit in a kit", kit("base.safetensors", lambda path: bomb_of_zeros(path))),
         ("zeros", kit("base.safetensors", repeat(b"\0", most=KIT))),
         ("keys in kit.json", kit("kit.json", numbered('"%d":0,', head, b'"a":0}}', size=KIT))),

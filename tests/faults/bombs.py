@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zipfile
 import zlib
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from redx.io.manifest import MANIFEST, Entry, format_manifest
 
 MOST = 50 * 10**6  # bytes of a file
 KIT = MOST - 200_000  # bytes of an entry of a kit
@@ -187,10 +190,13 @@ def kit(name: str, write: Callable[[Path], object]) -> Callable[[Path], object]:
 
 
 def pack(path: Path, entries: dict[str, bytes]) -> None:
-    """Write entries to an archive, stored as they are."""
+    """Write entries to an archive, stored as they are, with a manifest that lists them."""
+    listed = {name: content for name, content in entries.items() if name != MANIFEST}
+    files = {name: Entry(hashlib.sha256(content).hexdigest(), len(content)) for name, content in listed.items()}
+    entries = listed | {MANIFEST: format_manifest(files)}
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in entries.items():
-            archive.writestr(name, content)
+            archive.writestr(name, content)  # the manifest last
 
 
 def kit_of_zeros(path: Path) -> None:
@@ -213,10 +219,10 @@ def kit_of_declared_size(path: Path) -> None:
 
 
 def kit_of_one_entry(path: Path) -> None:
-    """Write a kit whose four entries are the same bytes of the file."""
+    """Write a kit whose entries are all the same bytes of the file."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("kit.json", bytes(KIT))
-        for name in ("model.json", "base.safetensors", "shared.safetensors"):
+        for name in ("model.json", "base.safetensors", "shared.safetensors", MANIFEST):
             info = zipfile.ZipInfo(name)
             info.file_size = info.compress_size = KIT
             info.header_offset, info.CRC = 0, archive.filelist[0].CRC

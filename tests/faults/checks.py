@@ -64,7 +64,7 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
     """Return what is wrong in a world after a command ended early: its state, its repetition, and the next run."""
     problems = _check_ending(ended, mode)
     run = _run_of(verb)
-    problems += _complete(run)
+    problems += _complete(run, reference)
     answers, state = answers_of(run), state_of(world)
     is_after = state == reference.after
     if verb.whole:
@@ -100,11 +100,19 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
     return problems
 
 
-def _complete(run: Path) -> list[str]:
-    """Complete a change that was interrupted, where there is one; readers refuse the run until then."""
+def _complete(run: Path, reference: Reference) -> list[str]:
+    """Complete a change that was interrupted, where there is one.
+
+    Until then readers refuse the run, or say what they say before or after: the change may be of another seed.
+    """
     if not [*run.glob("seed-*/.journal.json"), *run.glob(".journal.json")]:
         return []
-    told = [name for name, answer in answers_of(run).items() if "complete it with `redx recover" not in str(answer)]
+    told = [
+        name
+        for name, answer in answers_of(run).items()
+        if "complete it with `redx recover" not in str(answer)
+        and answer not in (reference.said_before.get(name), reference.said_after.get(name))
+    ]
     code, out = ask(["recover", str(run)])
     return [*(f"{name} reads an interrupted change" for name in told), *([f"recover: {code}, {out}"] if code else [])]
 

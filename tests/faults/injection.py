@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 import typer
 
 from faults.disk import Disk
@@ -195,7 +196,8 @@ def _be_child(words: list[str], root: Path, faults: Faults, files: list[Path]) -
 def run_command(words: list[str]) -> int:
     """Run a command of redx in this process, and return its exit code.
 
-    Small files stand for MNIST, and figures are not drawn: drawing is slow, and touches no file.
+    Small files stand for MNIST, and figures are not drawn: drawing is slow, and touches no file. The number of threads
+    stays as it is, since a forked child waits for ever for the threads of its parent.
     """
     import redx.cli
     from redx.io.download import Digest
@@ -211,6 +213,7 @@ def run_command(words: list[str]) -> int:
         mock.patch.object(page, "draw_figure", _draw_nothing),
         mock.patch.object(page, "draw_panel_svg", _draw_nothing),
         mock.patch.dict(download.FILES, digests),
+        mock.patch.object(torch, "set_num_threads"),
     ):
         try:
             redx.cli.main(words)

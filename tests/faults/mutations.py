@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import pickle
@@ -15,6 +16,8 @@ from random import Random
 from typing import Any
 
 import numpy
+
+from redx.io.manifest import MANIFEST, Entry, format_manifest
 
 Mutation = Callable[[bytes, Random], bytes]
 ODD: list[Any] = [
@@ -275,13 +278,16 @@ def mutate_parquet(content: bytes, draw: Random) -> bytes:
 
 
 def mutate_kit(content: bytes, draw: Random) -> bytes:
-    """Write an archive with another content, name or attribute of one of its entries."""
+    """Write an archive with another content, name or attribute of one of its entries, mostly with a new manifest."""
     with zipfile.ZipFile(io.BytesIO(content)) as old:
         files = {name: old.read(name) for name in old.namelist()}
-    out, chosen = io.BytesIO(), draw.choice(list(files))
+    out, chosen, resealed = io.BytesIO(), draw.choice(list(files)), draw.random() < 0.9
+    listed = {}
     with zipfile.ZipFile(out, "w") as new:
-        for name, data in files.items():
-            entry = zipfile.ZipInfo(name)
+        for name in sorted(files, key=lambda name: name == MANIFEST):  # which comes last
+            data, entry = files[name], zipfile.ZipInfo(name)
+            if name == MANIFEST and resealed:
+                data = format_manifest(listed)
             match draw.randrange(20) if name == chosen else None:
                 case None:
                     pass
@@ -295,6 +301,7 @@ def mutate_kit(content: bytes, draw: Random) -> bytes:
                     data = draw.choice([b"", data * 2, content])
                 case _:
                     data = (mutate_json if name.endswith(".json") else mutate_safetensors)(data, draw)
+            listed[name] = Entry(hashlib.sha256(data).hexdigest(), len(data))
             new.writestr(entry, data)
     return out.getvalue()
 

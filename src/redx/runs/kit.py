@@ -1,14 +1,15 @@
 """The kit that the owner of a domain gets to train an expert alone: base, settings and shared features in one archive.
 
 kit.zip: kit.json (settings, fingerprint of the base)  model.json (classes, domains)  base.safetensors
-         shared.safetensors (features, labels, domains)
+         shared.safetensors (features, labels, domains)  manifest.json (hashes of the others)
 
 It holds no text, and no calibration, choice or test example. A kit is read like every file from a stranger: only these
-four names, stored and not packed, each within its limit, before anything is read from them.
+five names, stored and not packed, each within its limit, before anything is read from them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import math
@@ -26,6 +27,7 @@ from redx.config import ModelConfig, RunConfig, StrictConfig
 from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.io.files import write_bytes
+from redx.io.manifest import MANIFEST, Entry, format_manifest, read_manifest
 from redx.io.reading import JSON_BYTES, check_path, exists, guarded, is_folder, open_file, read_bytes, read_json
 from redx.model.model import ModelInfo
 from redx.model.persistence import read_base, read_info
@@ -39,6 +41,7 @@ from redx.runs.folder import choose_seed
 from redx.training.datasets import read_shared
 
 LIMITS = {"kit.json": JSON_BYTES, "model.json": JSON_BYTES, "base.safetensors": 2**34, "shared.safetensors": 2**34}
+LIMITS |= {MANIFEST: JSON_BYTES}
 ADVICE = "ask for the kit anew"
 DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the same run gives the same bytes
 CHUNK = 2**20  # bytes that are copied at once
@@ -153,6 +156,8 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
         "base.safetensors": read_bytes(folder / "base.safetensors", LIMITS["base.safetensors"]),
         "shared.safetensors": save({name: value.contiguous() for name, value in vars(kit.anchors).items()}),
     }
+    entries = {name: Entry(hashlib.sha256(content).hexdigest(), len(content)) for name, content in files.items()}
+    files[MANIFEST] = format_manifest(entries)
     write_bytes(out, _pack(files))
     return {
         "kit": str(out),
@@ -190,7 +195,7 @@ def read_kit(path: Path, backbone: str | None = None) -> Kit:
         except RedxError as error:
             if f"{folder}/" not in str(error):
                 raise
-            problem = str(error).replace(f"{folder}/", f"{path}: ").rpartition("; ")[0]
+            problem = str(error).replace(f"{folder}/", f"{path}: ").partition("; ")[0]
             raise RedxError(f"{problem}; {ADVICE}.") from error  # its reader has no run to repeat
 
 
@@ -200,6 +205,7 @@ def _settings(config: RunConfig) -> ModelConfig:
 
 
 def _read_folder(path: Path, folder: Path, backbone: str | None) -> Kit:
+    read_manifest(folder)  # refuses a damaged one; every file is compared with it when it is read
     about: KitFile = read_json(folder / "kit.json", KitFile, misfit="does not describe a kit", advice=ADVICE)
     with guarded(path, "has unusable settings", ADVICE):
         config = ModelConfig.model_validate(about.config)
