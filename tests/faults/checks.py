@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.injection import CRASHED, Ended, run_child
+from faults.injection import CRASHED, NO_SPACE, Ended, run_child
 from faults.worlds import State, Verb, Worlds, answers_of, ask, leftovers, state_of
 from redx.io.reading import read_json
 
@@ -118,7 +118,7 @@ def _complete(run: Path, reference: Reference) -> list[str]:
 
 
 def _check_ending(ended: Ended, mode: str) -> list[str]:
-    if mode in ("full", "readonly"):
+    if mode in (*NO_SPACE, "readonly"):
         is_sentence = ended.err.startswith("redx: ") and ended.err.count("\n") == 1
         if ended.code == 0 or (ended.code == 2 and is_sentence):
             return []

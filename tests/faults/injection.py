@@ -34,8 +34,10 @@ MODES = {
     "power": "the machine goes down: files and entries of folders that were not flushed to disk are lost",
     "torn": "the machine goes down: of the entries of folders that were not flushed, some are lost",
     "full": "from this operation on, the disk is full",
+    "quota": "from this operation on, the user's share of the disk is used up",
     "readonly": "from this operation on, the disk is read-only",
 }
+NO_SPACE = {"full": errno.ENOSPC, "quota": errno.EDQUOT}
 
 
 class Crash(BaseException):
@@ -115,9 +117,9 @@ class Faults:
         number = len(self.operations) - 1
         if self.at < 0 or number < self.at:
             return
-        if self.mode == "full":
+        if self.mode in NO_SPACE:
             if event in CREATING:
-                self._refuse(errno.ENOSPC, event)
+                self._refuse(NO_SPACE[self.mode], event)
             return
         if self.mode == "readonly":
             self._refuse(errno.EROFS, event)
