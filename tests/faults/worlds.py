@@ -54,6 +54,8 @@ class Verb:
         What is deleted from the world before.
     changes_run
         Whether it changes a finished run.
+    steps
+        Files that it writes more than once, so that they may be neither as before nor as after.
     """
 
     name: str
@@ -62,6 +64,7 @@ class Verb:
     repeats: bool = True
     removes: tuple[str, ...] = field(default=())
     changes_run: bool = False
+    steps: tuple[str, ...] = ()
 
 
 class Worlds:
@@ -140,7 +143,7 @@ class Worlds:
             Verb("experts train", train, whole=False, repeats=False),
             Verb("router train", router, changes_run=True),
             Verb("calibrate", ["calibrate", "run", "--risk", "0.3"], changes_run=True),
-            Verb("run adapters", self.adapter_words, whole=False, removes=("lm",)),
+            Verb("run adapters", self.adapter_words, whole=False, removes=("lm",), steps=("lm/seed-0/library.json",)),
             Verb("adapters calibrate", ["calibrate", "lm", "--risk", "0.3"], changes_run=True),
             Verb(
                 "adapters add", ["adapters", "add", "saved", adapter, "--name", "more"], repeats=False, changes_run=True
