@@ -17,7 +17,7 @@ from helpers.commands import Ask, refused, succeeded
 from helpers.own_data import draw_clouds
 from helpers.tampering import CHANGES, changed, exchange, files_of, reverse_tensors, scale_tensors, shift_tensors
 from redx.errors import RedxError
-from redx.io.manifest import MANIFEST, Difference, compare, format_manifest, list_folder, read_manifest
+from redx.io.manifest import MANIFEST, Difference, Entry, compare, format_manifest, list_folder, read_manifest
 from redx.runs.check import Floors, check_run
 from redx.runs.integrity import verify_folder
 from redx.runs.parts import read_parts
@@ -182,6 +182,15 @@ def test_a_summary_belongs_to_a_state(clouds_copy: Path) -> None:
     with pytest.raises(RedxError, match="describes another state"):
         redx.load(clouds_copy)
     assert verify_folder(clouds_copy) == [Difference("summary.json", "of another seed-0")]
+
+
+def test_verify_shows_the_first_of_many_files(tmp_path: Path, ask: Ask) -> None:
+    (tmp_path / MANIFEST).write_bytes(format_manifest({f"parts/{n}": Entry("0" * 64, 0) for n in range(2000)}))
+    code, out, _ = ask("verify", tmp_path)
+    assert code == 1
+    assert "and 1,900 more" in out
+    assert out.count("missing") == 100
+    assert len(json.loads(ask("verify", tmp_path, "--json")[1])["files"]) == 2000
 
 
 def test_verify_refuses_what_is_no_run(tmp_path: Path, ask: Ask) -> None:
