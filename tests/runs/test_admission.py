@@ -15,6 +15,7 @@ from torch import Tensor
 import redx
 from helpers.commands import Ask, succeeded
 from helpers.own_data import draw_clouds, write_arrays
+from helpers.tampering import reseal
 from redx.composition.parts import Parts
 from redx.composition.risk import RiskControl, harm_figures
 from redx.data.dataset import Split
@@ -123,6 +124,7 @@ def test_unusable_hashes_are_refused(clouds_copy: Path, tmp_path: Path) -> None:
     editing.train_expert(clouds_copy, "new", data, tmp_path / "new")
     file = tmp_path / "new" / "expert.safetensors"
     save_file(load_file(file) | {HASHES: torch.zeros(2, 2)}, file)
+    reseal(file.parent)
     with pytest.raises(RedxError, match="unusable hashes of its rows"):
         editing.add_expert(clouds_copy, tmp_path / "new")
 
@@ -182,6 +184,7 @@ def test_an_expert_that_harms_the_test_split_is_refused(
     file = tmp_path / "bad" / "expert.safetensors"
     loud = {name: 1000 * value if name.startswith("residual") else value for name, value in load_file(file).items()}
     save_file(loud, file)
+    reseal(file.parent)
     read = folder.read_feature_split
 
     def without_harm(path: Path, part: str) -> Split:

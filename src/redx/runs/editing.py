@@ -17,7 +17,8 @@ from redx.data.dataset import Split
 from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError, RefusedError
-from redx.io.files import check_name, to_safe_name, write_json, write_tensors
+from redx.io.files import check_name, to_safe_name, write_bytes, write_json, write_tensors
+from redx.io.manifest import MANIFEST, format_manifest, list_folder
 from redx.model.model import Model, ModelInfo
 from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base
@@ -338,6 +339,7 @@ def train_expert(
     if row_hashes:
         expert = with_row_hashes(expert, own.inputs, fingerprint["base weights"])
     expert.save(out)
+    write_bytes(out / MANIFEST, format_manifest(list_folder(out)))  # so that damage on its way is noticed
     return expert
 
 
