@@ -12,6 +12,7 @@ from redx.report.modularity import QUESTION as MODULARITY
 from redx.report.modularity import growth_panels
 from redx.report.performance import QUESTION as PERFORMANCE
 from redx.report.performance import RULES
+from redx.report.short import COLUMN, on_shared, with_sharing
 from redx.report.stability import QUESTION as STABILITY
 from redx.report.stability import worst_domain
 from redx.report.tables import name_banks
@@ -69,7 +70,8 @@ def _tiles(runs: list[RunFigures]) -> tuple[Tile, ...]:
 
 
 def _performance(runs: list[RunFigures], pairs: Pairs) -> Section:
-    rules = [name for name in RULES if any(name in run.rules for run in runs)]
+    compared = dict.fromkeys((*RULES, *(name for run in runs for name in on_shared(run.rules))))
+    rules = [name for name in compared if any(name in run.rules for run in runs)]
     lines = []
     for run in runs:
         present = [(row, run.rules[name]["accuracy"]) for row, name in enumerate(rules) if name in run.rules]
@@ -80,11 +82,22 @@ def _performance(runs: list[RunFigures], pairs: Pairs) -> Section:
     labels = tuple(label_of(name) for name in rules)
     panel = Panel(_leader(runs, rules), "accuracy", "", tuple(lines), rows=labels)
     rows = tuple((name, *(_with_interval(run, name) for run in runs)) for name in rules)
-    tables = [Table("Accuracy", ("rule", *(run.label for run in runs)), rows)]
+    tables = [with_sharing(Table("Accuracy", ("rule", *(run.label for run in runs)), rows), _sharing(runs))]
     if pairs:
         tables.append(_paired_table(runs, pairs))
     figures = (Figure("performance", "Accuracies with 95 % intervals.", (panel,)),) if lines else ()
     return Section("RQ1 Performance", PERFORMANCE, _paired_answer(runs, pairs), figures, (), (), tuple(tables))
+
+
+def _sharing(runs: list[RunFigures]) -> Summary:
+    """Return what owners share under every rule, as figures: once, or in the order of the runs where these differ."""
+    by_run = [{**name_banks(run.config, run.rules), **run.rules} for run in runs]
+    found = {}
+    for name in dict.fromkeys(name for rules in by_run for name in rules):
+        words = [rules.get(name, {}).get("shares") for rules in by_run]
+        known = sorted({word for word in words if word})
+        found[name] = {"shares": known[0] if len(known) == 1 else " / ".join(word or "—" for word in words)}
+    return found
 
 
 def _leader(runs: list[RunFigures], rules: list[str]) -> str:
@@ -117,15 +130,17 @@ def _paired_answer(runs: list[RunFigures], pairs: Pairs) -> str:
 
 def _paired_table(runs: list[RunFigures], pairs: Pairs) -> Table:
     rows = []
+    by_label = {run.label: run.rules for run in runs}
     for label, rules in pairs.items():
         for name, pair in rules.items():
             gap = f"{signed(pair['difference'])} [{signed(pair['low'])}, {signed(pair['high'])}]"
-            rows.append((label, name, gap, pair["better"], pair["worse"], pair["p"]))
+            shared = by_label[label][name].get("shares")
+            rows.append((label, name, shared, gap, pair["better"], pair["worse"], pair["p"]))
     note = (
         f"Accuracy of a rule in the run less that in `{runs[0].label}`, over the same test examples, with 95 % "
         "bootstrap intervals; p: exact sign test, which for one seed is McNemar's test."
     )
-    columns = ("run", "rule", "difference", "better", "worse", "p")
+    columns = ("run", "rule", COLUMN, "difference", "better", "worse", "p")
     return Table(f"Paired differences to {runs[0].label}", columns, tuple(rows), note)
 
 
@@ -218,7 +233,7 @@ def _efficiency(runs: list[RunFigures]) -> Section:
 
 def _every_bank(runs: list[RunFigures]) -> Section:
     named = {run.label: name_banks(run.config, run.rules) for run in runs}
-    names = dict.fromkeys(name for rules in named.values() for name in rules)
+    names, sharing = dict.fromkeys(name for rules in named.values() for name in rules), _sharing(runs)
     tables = []
     for title, read in (
         ("Accuracy", lambda figures: figures["accuracy"]["mean"]),
@@ -227,5 +242,5 @@ def _every_bank(runs: list[RunFigures]) -> Section:
         rows = tuple(
             (name, *(read(rules[name]) if name in rules else None for rules in named.values())) for name in names
         )
-        tables.append(Table(title, ("rule", *named), rows))
+        tables.append(with_sharing(Table(title, ("rule", *named), rows), sharing))
     return Section("Every rule with every bank", more_tables=tuple(tables))
