@@ -137,11 +137,15 @@ def test_the_report_says_what_the_base_is(clouds: redx.Run, plain: redx.Run) -> 
 
 def test_runs_with_and_without_statistics_are_compared(clouds: redx.Run, plain: redx.Run, tmp_path: Path) -> None:
     text = write_reports([clouds.folder, plain.folder], tmp_path / "both.html").with_suffix(".md").read_text()
+    assert "The base of `clouds` is the sum of the owners' statistics." in text
+    assert re.search(r"has the highest accuracy of \d of 9 rules", text)  # only one run has the other two
     assert cells(text, "base")[1] == "sums / nothing"
+    assert "in the order of the runs" in text
     assert cells(text, "red/shared")[1] == "nothing"
     assert cells(text, "global")[1] == "data"
     paired = text.partition("Paired differences")[2]
     assert cells(paired, "plain")[2] == "nothing"  # what owners share in the second run
+    assert "| plain | red-oracle |" in paired
 
 
 def test_the_card_and_the_page_say_what_owners_share(clouds: redx.Run, plain: redx.Run, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from redx.report import efficiency
 from redx.report.colours import label_of
 from redx.report.content import Figure, Line, Panel, Table
@@ -12,11 +14,11 @@ from redx.report.modularity import QUESTION as MODULARITY
 from redx.report.modularity import growth_panels
 from redx.report.performance import QUESTION as PERFORMANCE
 from redx.report.performance import RULES
-from redx.report.short import COLUMN, on_shared, with_sharing
+from redx.report.short import COLUMN, from_statistics, on_shared, with_sharing
 from redx.report.stability import QUESTION as STABILITY
 from redx.report.stability import worst_domain
 from redx.report.tables import name_banks
-from redx.report.words import LEVEL, chance, signed
+from redx.report.words import LEVEL, chance, joined, signed
 
 Pairs = dict[str, dict[str, Summary]]  # by run and rule, the paired difference to the first run
 
@@ -82,11 +84,21 @@ def _performance(runs: list[RunFigures], pairs: Pairs) -> Section:
     labels = tuple(label_of(name) for name in rules)
     panel = Panel(_leader(runs, rules), "accuracy", "", tuple(lines), rows=labels)
     rows = tuple((name, *(_with_interval(run, name) for run in runs)) for name in rules)
-    tables = [with_sharing(Table("Accuracy", ("rule", *(run.label for run in runs)), rows), _sharing(runs))]
+    note = "Where owners share other things in the runs, these stand in the order of the runs."
+    accuracies = with_sharing(Table("Accuracy", ("rule", *(run.label for run in runs)), rows), _sharing(runs))
+    told = any("/" in str(row[1]) for row in accuracies.rows)
+    tables = [replace(accuracies, note=note if told else "")]
     if pairs:
         tables.append(_paired_table(runs, pairs))
     figures = (Figure("performance", "Accuracies with 95 % intervals.", (panel,)),) if lines else ()
-    return Section("RQ1 Performance", PERFORMANCE, _paired_answer(runs, pairs), figures, (), (), tuple(tables))
+    answer = f"{_told_bases(runs)} {_paired_answer(runs, pairs)}".strip()
+    return Section("RQ1 Performance", PERFORMANCE, answer, figures, (), (), tuple(tables))
+
+
+def _told_bases(runs: list[RunFigures]) -> str:
+    """Return a sentence that names the runs whose base is the sum of owners' statistics; empty where there is none."""
+    labels = [f"`{run.label}`" for run in runs if from_statistics(run.rules)]
+    return f"The base of {joined(labels)} is the sum of the owners' statistics." if labels else ""
 
 
 def _sharing(runs: list[RunFigures]) -> Summary:
@@ -103,11 +115,12 @@ def _sharing(runs: list[RunFigures]) -> Summary:
 def _leader(runs: list[RunFigures], rules: list[str]) -> str:
     """Return which run has the highest accuracy of most rules."""
     wins = {run.label: 0 for run in runs}
+    rules = [rule for rule in rules if sum(rule in run.rules for run in runs) > 1]  # others have no rival
     for rule in rules:
         known = {run.label: run.accuracy(rule) or 0.0 for run in runs if rule in run.rules}
         wins[max(known, key=lambda label: known[label])] += 1
     best = max(wins, key=lambda label: wins[label])
-    return f"{best} has the highest accuracy of {wins[best]} of {len(rules)} rules"
+    return f"{best} has the highest accuracy of {wins[best]} of {len(rules)} rules" if rules else ""
 
 
 def _ends(lines: list[Line]) -> str:

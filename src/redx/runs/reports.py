@@ -21,7 +21,7 @@ from redx.report.document import RunFigures, Source
 from redx.report.page import publish
 from redx.report.run_comparison import Pairs, compare_runs
 from redx.report.run_report import describe_run, describe_source
-from redx.report.short import short_rules
+from redx.report.short import main_rules
 from redx.runs.folder import DataFile, lock_run, read_config
 from redx.runs.integrity import check_states
 from redx.runs.parts import read_parts
@@ -112,7 +112,7 @@ def pair_runs(folders: Sequence[Path], runs: Sequence[RunFigures]) -> Pairs:
             name: paired_difference(
                 difference_over_seeds([(own[name], first[name]) for own, first in by_seed], shared, groups)
             )
-            for name in short_rules(run.rules)
+            for name in main_rules(run.rules)
             if name in rules
         }
     return pairs
