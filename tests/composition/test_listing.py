@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from helpers.parts import draw_parts
-from redx.composition.listing import check_rule, rules_of_run, shares, with_shares
+from redx.composition.listing import rules_of_run, shares, with_shares
 from redx.composition.parts import Parts
-from redx.composition.rules import RULES, Rule
+from redx.composition.rules import RULES, Rule, check_rule
 from redx.config import BankConfig, BankId, RunConfig, StatisticsConfig
 from redx.errors import RedxError
 from redx.tasks import get_preset

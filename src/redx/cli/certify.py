@@ -95,8 +95,7 @@ def _certify_run(folder: Path, rule: str, epsilon: list[float] | None, seed: int
 
     from redx.composition import certificate
     from redx.composition.evaluation import certify, match_banks
-    from redx.composition.listing import check_rule
-    from redx.composition.rules import RuleId
+    from redx.composition.rules import RuleId, check_rule
     from redx.runs.folder import choose_seed, read_config
     from redx.runs.parts import read_parts
 

@@ -35,7 +35,8 @@ def evaluate(
     Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
     """
     from redx.composition.evaluation import evaluate as measure
-    from redx.composition.listing import check_rule, rules_of_run, with_shares
+    from redx.composition.listing import rules_of_run, with_shares
+    from redx.composition.rules import check_rule
     from redx.composition.summary import summarise
     from redx.io import files
     from redx.runs.folder import read_config

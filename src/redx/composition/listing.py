@@ -7,7 +7,6 @@ from typing import Any
 
 from redx.composition.rules import RULES, RuleId, Shares, get_rule
 from redx.config import BankId, ModelConfig
-from redx.errors import RedxError
 
 
 def rules_of_run(config: ModelConfig, banks: Iterable[BankId]) -> tuple[str, ...]:
@@ -27,30 +26,6 @@ def rules_of_run(config: ModelConfig, banks: Iterable[BankId]) -> tuple[str, ...
     main = config.main_bank("residual")
     compared = [bank_id for bank_id in banks if _is_on_shared(config, bank_id) and bank_id != main]
     return (*names, *(str(RuleId("base", bank_id.name)) for bank_id in compared if config.statistics.use))
-
-
-def check_rule(name: str, statistics: bool) -> None:
-    """Refuse a rule that needs a base from owners' statistics where the base is none.
-
-    Parameters
-    ----------
-    name
-        The rule, such as `red` or `red/shared`.
-    statistics
-        Whether the base is the sum of owners' statistics.
-
-    Raises
-    ------
-    RedxError
-        Where there is no such rule, or the base is another.
-    """
-    rule, bank = RuleId.parse(name)
-    if not get_rule(rule).needs_statistics:
-        return
-    if bank:
-        raise RedxError(f"The rule {rule!r} reads no bank; write {rule!r} alone, or 'base/{bank}' for a bank's base.")
-    if not statistics:
-        raise RedxError(f"The rule {rule!r} needs a base from owners' statistics, and this base is none; ask 'base'.")
 
 
 def shares(name: str, config: ModelConfig) -> Shares:

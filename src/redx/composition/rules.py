@@ -342,6 +342,30 @@ def get_rule(rule: Rule | str) -> Rule:
     return rule if isinstance(rule, Rule) else RULES[rule]
 
 
+def check_rule(name: str, statistics: bool) -> None:
+    """Refuse a rule that needs a base from owners' statistics where the base is none.
+
+    Parameters
+    ----------
+    name
+        The rule, such as `red` or `red/shared`.
+    statistics
+        Whether the base is the sum of owners' statistics.
+
+    Raises
+    ------
+    RedxError
+        Where there is no such rule, or the base is another.
+    """
+    rule, bank = RuleId.parse(name)
+    if not get_rule(rule).needs_statistics:
+        return
+    if bank:
+        raise RedxError(f"The rule {rule!r} reads no bank; write {rule!r} alone, or 'base/{bank}' for a bank's base.")
+    if not statistics:
+        raise RedxError(f"The rule {rule!r} needs a base from owners' statistics, and this base is none; ask 'base'.")
+
+
 def compose(rule: Rule | str, parts: Parts, weights: Tensor | None = None) -> Tensor:
     """Return the scores of the composed answers.
 

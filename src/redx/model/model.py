@@ -18,10 +18,9 @@ from torch.nn.functional import normalize
 
 from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
-from redx.composition.listing import check_rule
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.risk import RiskControl
-from redx.composition.rules import Rule, RuleId, compose, get_rule, to_logits
+from redx.composition.rules import Rule, RuleId, check_rule, compose, get_rule, to_logits
 from redx.config import BankId, ModelConfig
 from redx.data.dataset import Split
 from redx.data.inputs import READERS
