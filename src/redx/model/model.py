@@ -20,7 +20,7 @@ from redx.composition.abstention import abstention_cutoff, class_means, familiar
 from redx.composition.confidence import confidences
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.risk import RiskControl
-from redx.composition.rules import Rule, RuleId, compose, get_rule, to_logits
+from redx.composition.rules import Rule, RuleId, check_rule, compose, get_rule, to_logits
 from redx.config import BankId, ModelConfig
 from redx.data.dataset import Split
 from redx.data.inputs import READERS
@@ -754,6 +754,7 @@ class Model(nn.Module):
         self._check_fitted()
         name, bank = RuleId.parse(self.rule)
         rule = get_rule(name)
+        check_rule(self.rule, self.experts.pool is not None)
         bank_id = BankId(rule.form, bank) if bank else self.config.main_bank(rule.form)
         if rule.adversary is None and not bank and bank_id in self.config.banks:
             bank_id = self.config.trained_as(bank_id)  # no router can do harm, so no cut-off is needed
