@@ -195,7 +195,7 @@ def test_report_has_perplexities(adapters: redx.Run) -> None:
 def test_calibrate_for_another_risk(finished: Path, ask: Ask) -> None:
     code, out, _ = ask("calibrate", finished, "--risk", 0.06, "--json")
     assert code == 0
-    assert json.loads(out)["0"]["after"]["calibration"] == 18
+    assert json.loads(out)["0"]["calibration"] == 18
     control = read_calibration(finished / "seed-0")
     assert control is not None
     assert control.risk == 0.06
