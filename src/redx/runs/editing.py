@@ -23,7 +23,7 @@ from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base
 from redx.models.expert import Expert
 from redx.models.router import TRAINED, TrainedRouter
-from redx.runs.admission import check_harm, check_rows, with_row_hashes
+from redx.runs.admission import check_contribution, check_harm, check_rows, with_row_hashes
 from redx.runs.conclusion import renew
 from redx.runs.folder import choose_seed, load_seed, lock_run
 from redx.runs.kit import Kit, kit_of_run
@@ -53,8 +53,8 @@ def add_expert(
 ) -> Model:
     """Add the expert in a folder to a run, and return the run's model.
 
-    It is measured first: calibration examples must not be among the rows that it was trained on, and the harm of the
-    worst router on the test split must not be above the risk.
+    It is measured first: calibration examples must not be among the rows that it was trained on, its statistics must not
+    make the base worse, and the harm of the worst router on the test split must not be above the risk.
 
     Parameters
     ----------
@@ -179,6 +179,7 @@ class Editing:
         model, folder = self.model, self.transaction.folder
         share, salt = model.config.ownership.calibration, model.experts.fingerprint["base weights"]
         self.admit(lambda: check_rows(model.experts[name], self.features, share, self.seed, salt, self.tell))
+        self.admit(lambda: check_contribution(name, model.experts.contribution(name)))
         self.added.append(name)
         anchors = read_shared(folder / "shared.safetensors")
         validation = self.features.choices(model.config.ownership.calibration, self.seed)
