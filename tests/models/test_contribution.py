@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy
 import pytest
 import torch
 from scipy.stats import binom
@@ -111,7 +112,7 @@ def test_new_classes_may_take_some_examples_and_no_more() -> None:
     assert measure_contribution(answers(30), labels, labels).is_harmful  # the class is not the owner's own
     refused = sum(
         measure_contribution(answers(int(taken)), labels, labels, [4]).is_harmful
-        for taken in binom.rvs(1000, TAKEN, size=DRAWS, random_state=0)
+        for taken in numpy.random.default_rng(0).binomial(1000, TAKEN, size=DRAWS)
     )
     assert refused <= binom.ppf(0.999, DRAWS, LEVEL)
 

@@ -148,7 +148,11 @@ def test_an_owner_trains_with_the_kit_alone(clouds_copy: Path, tmp_path: Path) -
     environment = {**os.environ, "HOME": str(away), "REDX_CACHE": str(away / "cache")}
     words = ("experts", "train", "--kit", "kit.zip", "--domain", "new", "--data", "own.npz", "--out", "new")
     subprocess.run([sys.executable, "-m", "redx", *words], check=True, cwd=away, env=environment, timeout=300)
-    assert {path.name for path in (away / "new").iterdir()} == {"expert.json", "expert.safetensors", "statistics.safetensors"}
+    assert {path.name for path in (away / "new").iterdir()} == {
+        "expert.json",
+        "expert.safetensors",
+        "statistics.safetensors",
+    }
 
 
 def test_an_expert_trained_with_a_kit_is_that_of_the_run(clouds_copy: Path, kit: Path, tmp_path: Path) -> None:

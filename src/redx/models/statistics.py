@@ -124,6 +124,8 @@ class Statistics:
         if len(set(classes)) < len(classes):
             raise RedxError(f"The statistics name a class twice; {ADVICE}.")
         shapes = {"gram": (size * (size + 1) // 2,), "moments": (size, len(classes)), "counts": (len(classes),)}
+        if more := sorted(set(tensors) - set(shapes)):
+            raise RedxError(f"The statistics hold other tensors ({more[0]!r:.100}) than they should; {ADVICE}.")
         for name, shape in shapes.items():
             if name not in tensors or tuple(tensors[name].shape) != shape:
                 raise RedxError(f"The tensor {name!r} of the statistics has not the shape {shape}; {ADVICE}.")

@@ -30,6 +30,7 @@ from redx.model.persistence import read_base, read_info
 from redx.models.base import Base
 from redx.models.description import Fingerprint
 from redx.models.encoder import build_encoder
+from redx.models.feature_map import FeatureMap
 from redx.models.fingerprint import base_differences, fingerprint_base
 from redx.runs.folder import choose_seed
 from redx.training.datasets import read_shared
@@ -121,7 +122,9 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
     -------
     dict
         What is inside: `files` with their sizes, `examples` (shared, as features), `features` (of each), `classes`,
-        `domains`, `fingerprint` (hash of the base's weights), and `reveals`: sentences that say what an owner learns.
+        `domains`, `fingerprint` (hash of the base's weights), `statistics` (the `features` of the map that owners sum,
+        and the `bytes` of their file at most; None where the run uses none), and `reveals`: sentences that say what an
+        owner learns.
     """
     check_path(out)
     if exists(out):
@@ -149,6 +152,11 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
         "shared.safetensors": save({name: value.contiguous() for name, value in vars(kit.anchors).items()}),
     }
     write_bytes(out, _pack(files))
+    statistics = None
+    if kit.config.statistics.use:
+        size = FeatureMap.create(kit.config.statistics, kit.base).outputs
+        numbers = size * (size + 1) // 2 + size * len(kit.info.classes)  # of an owner who has all classes
+        statistics = {"features": size, "bytes": 4 * numbers}
     return {
         "kit": str(out),
         "files": {name: len(content) for name, content in files.items()},
@@ -157,6 +165,7 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
         "classes": len(kit.info.classes),
         "domains": list(kit.info.domains),
         "fingerprint": fingerprint["base weights"],
+        "statistics": statistics,
         "reveals": _what_it_reveals(kit),
     }
 
