@@ -306,9 +306,6 @@ BAD: dict[str, tuple[Callable[[Path, Statistics], None], str]] = {
     "whole numbers": (with_tensors(gram=torch.Tensor.long), "single precision"),
     "counts as fractions": (with_tensors(counts=torch.Tensor.float), "count no examples"),
     "a tensor more": (one_more, "other tensors"),
-        lambda path, own: write(path, {**own.tensors(), "x": own.counts.clone()}, own.describe()),
-        "other tensors",
-    ),
     "something else said": (described(more=1), "holds no statistics"),
 }
 
