@@ -93,6 +93,12 @@ def test_an_owner_who_makes_the_base_worse_is_refused(run: Path, tmp_path: Path,
     assert "warning: taken by force: The statistics of 'bad' make the base worse" in error
     assert json.loads(out)["change"]["owners"]["bad"]["harmful"]
     assert "bad" in redx.load(run).experts
+    code, out, error = ask("experts", "diff", run, "--remove", "bad")
+    assert "warning: the statistics of bad make the base worse; the base is better without them" in error
+    assert "(worse)" in out
+    removed = json.loads(succeeded(ask("experts", "remove", run, "bad", "--json")))["change"]
+    assert removed["owners"]["bad"]["harmful"]
+    assert removed["base"]["after"] > removed["base"]["before"]
 
 
 def test_without_statistics_a_bad_owner_leaves_the_base_as_it_is(run: Path, tmp_path: Path, ask: Ask) -> None:

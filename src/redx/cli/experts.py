@@ -254,7 +254,9 @@ def diff(
 
     comparison = diff_experts(folder, add or [], remove or [], rule=rule, router=router, seed=seed)
     for name in (name for name, owner in comparison["owners"].items() if owner["harmful"]):
-        _warn(f"the statistics of {name} make the base worse; `redx experts add` refuses them")
+        stays = name in comparison["experts"]["after"]
+        hint = "`redx experts add` refuses them" if stays else "the base is better without them"
+        _warn(f"the statistics of {name} make the base worse; {hint}")
     if as_json:
         return print_json(comparison)
     for change, labels in comparison["classes"].items():

@@ -227,7 +227,8 @@ def diff_experts(
     dict
         On the choice examples, with a cut-off that is set on them: what `compare_domains` returns, experts, flips,
         certificates, the examples that flip, and `choice`, the figures under risk control before and after.
-        `owners`: what the statistics of each added expert do to the base, the fields of `Contribution` and `harmful`.
+        `owners`: what the statistics of each added or removed expert do to the base, the fields of `Contribution` and
+        `harmful`.
         `now`: cut-off and figures on the test split of the run as it stands, as `risk_figures` returns them; nothing of
         the change is in it.
     """
@@ -269,6 +270,7 @@ def _diff(
         router = KEYS  # both sides by the same router
     with model.using(rule, router=router):
         before = SplitAnswers.on_choices(model, choices)
+        owners = {name: model.experts.contribution(name) for name in removed}
         with model.experts.changing() as library:
             for name in set(removed) - set(new):
                 library.remove(name)
@@ -276,7 +278,7 @@ def _diff(
                 library.replace(name, expert) if name in removed else library.add(expert)
             after = SplitAnswers.on_choices(model, choices)
             comparison = compare_answers(before, after, model, choices, settings.epsilons)
-            owners = {name: library.contribution(name) for name in new}
+            owners |= {name: library.contribution(name) for name in new}
         comparison |= {"router": model.routing, "owners": describe_owners(owners)}
     return comparison
 

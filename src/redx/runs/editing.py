@@ -76,7 +76,7 @@ def add_expert(
         Receives warnings.
     show
         Receives what the change did to the choice examples, as `compare_domains` returns it, with `owners`, what the
-        statistics of new experts do to the base; without it nothing of this is computed.
+        statistics of experts that come or go do to the base; without it nothing of this is computed.
 
     Raises
     ------
@@ -159,7 +159,7 @@ class Editing:
     added
         The new experts.
     owners
-        What the statistics of each new expert do to the base; None where it brings none.
+        What the statistics of each expert that comes or goes do to the base; None where it brings none.
     """
 
     model: Model
@@ -178,6 +178,7 @@ class Editing:
 
     def remove(self, name: str) -> Path:
         """Remove an expert; return the folder that it is kept in."""
+        self.owners[name] = self.model.experts.contribution(name)
         self.model.experts.remove(name)
         return self._move_out(name)
 
