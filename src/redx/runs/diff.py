@@ -108,7 +108,7 @@ def compare_domains(before: SplitAnswers, after: SplitAnswers, model: Model, spl
     Returns
     -------
     dict
-        `rule`, `count` of examples, `base`, `accuracy` (of the rule) and `worst` (under any router), each with `before`
+        `count` of examples, `base`, `accuracy` (of the rule) and `worst` (under any router), each with `before`
         and `after`; and `domains`: the same by domain, where `before` and `after` are of the rule, with the numbers of
         examples that are `gained` and `lost`.
     """
@@ -135,7 +135,6 @@ def compare_domains(before: SplitAnswers, after: SplitAnswers, model: Model, spl
         }
     everything = torch.ones(len(split), dtype=torch.bool)
     return {
-        "rule": model.rule,
         "count": len(split),
         "accuracy": shares((was, now), everything),
         **{key: shares(pair, everything) for key, pair in pairs.items()},
@@ -279,7 +278,7 @@ def _diff(
             after = SplitAnswers.on_choices(model, choices)
             comparison = compare_answers(before, after, model, choices, settings.epsilons)
             owners |= {name: library.contribution(name) for name in new}
-        comparison |= {"router": model.routing, "owners": describe_owners(owners)}
+        comparison |= {"rule": model.rule, "router": model.routing, "owners": describe_owners(owners)}
     return comparison
 
 

@@ -75,8 +75,8 @@ def add_expert(
     tell
         Receives warnings.
     show
-        Receives what the change did to the choice examples, as `compare_domains` returns it, with `owners`, what the
-        statistics of experts that come or go do to the base; without it nothing of this is computed.
+        Receives what the change did to the choice examples, as `compare_domains` returns it, with the `rule`, and
+        `owners`, what the statistics of experts that come or go do to the base; without it nothing of this is computed.
 
     Raises
     ------
@@ -269,7 +269,7 @@ def edit_run(
             after = SplitAnswers.on_choices(model, choices) if compared else None
         if show is not None and before is not None and after is not None:
             change = compare_domains(before, after, model, choices)
-            show(change | {"owners": describe_owners(editing.owners)})
+            show(change | {"rule": model.rule, "owners": describe_owners(editing.owners)})
 
 
 def _conclude(
