@@ -35,6 +35,7 @@ from redx.models.banks import build_bank
 from redx.models.base import Base
 from redx.models.description import Fingerprint
 from redx.models.encoder import build_encoder
+from redx.models.feature_map import FeatureMap
 from redx.models.fingerprint import base_differences, fingerprint_base
 from redx.models.fitting import expected_shapes
 from redx.runs.folder import choose_seed
@@ -129,7 +130,9 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
     -------
     dict
         What is inside: `files` with their sizes, `examples` (shared, as features), `features` (of each), `classes`,
-        `domains`, `fingerprint` (hash of the base's weights), and `reveals`: sentences that say what an owner learns.
+        `domains`, `fingerprint` (hash of the base's weights), `statistics` (the `features` of the map that owners sum,
+        and the `bytes` of their file at most; None where the run uses none), and `reveals`: sentences that say what an
+        owner learns.
     """
     check_path(out)
     if exists(out):
@@ -159,6 +162,11 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
     entries = {name: Entry(hashlib.sha256(content).hexdigest(), len(content)) for name, content in files.items()}
     files[MANIFEST] = format_manifest(entries)
     write_bytes(out, _pack(files))
+    statistics = None
+    if kit.config.statistics.use:
+        size = FeatureMap.create(kit.config.statistics, kit.base).outputs
+        numbers = size * (size + 1) // 2 + size * len(kit.info.classes)  # of an owner who has all classes
+        statistics = {"features": size, "bytes": 4 * numbers}
     return {
         "kit": str(out),
         "files": {name: len(content) for name, content in files.items()},
@@ -167,6 +175,7 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
         "classes": len(kit.info.classes),
         "domains": list(kit.info.domains),
         "fingerprint": fingerprint["base weights"],
+        "statistics": statistics,
         "reveals": _what_it_reveals(kit),
     }
 
