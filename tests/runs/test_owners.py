@@ -37,6 +37,9 @@ POISONS: dict[str, Callable[[Arrays], Arrays]] = {
 }
 
 
+WITHOUT_MANIFEST = shutil.ignore_patterns("manifest.json")  # as from an owner who changed files on purpose
+
+
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with choice examples enough to see what an owner does."""
@@ -327,7 +330,7 @@ def test_bad_statistics_are_refused_in_one_sentence(
     name: str, target: Path, owner: Path, tmp_path: Path, ask: Ask
 ) -> None:
     change, words = BAD[name]
-    bad, before = Path(shutil.copytree(owner, tmp_path / "bad")), contents(target)
+    bad, before = Path(shutil.copytree(owner, tmp_path / "bad", ignore=WITHOUT_MANIFEST)), contents(target)
     save_bad(bad, change)
     for command in (("add", target), ("replace", target, "0"), ("diff", target, "--add")):
         refused(answer := ask("experts", *command, bad), words)
@@ -340,7 +343,7 @@ def test_a_damaged_or_missing_file_is_refused(target: Path, owner: Path, tmp_pat
 
     def refuse(change: Callable[[Path], object], words: str) -> None:
         bad = tmp_path / str(len(list(tmp_path.iterdir())))
-        shutil.copytree(owner, bad)
+        shutil.copytree(owner, bad, ignore=WITHOUT_MANIFEST)
         change(bad / FILE)
         for command in (("add", target), ("replace", target, "0"), ("diff", target, "--add")):
             refused(ask("experts", *command, bad), words)
