@@ -262,7 +262,7 @@ def test_without_calibration_examples_the_model_keeps_its_cutoff(
     again = redx.Model.from_pretrained(tmp_path / "saved", backbone=own_encoder())
     assert torch.equal(again(test.x), model(test.x))
     again.remove_expert("cars")
-    with pytest.raises(RedxError, match="no calibration for its experts and holds no examples"):
+    with pytest.raises(RedxError, match="no shared examples, so its base cannot be computed anew"):
         again.predict(test.x)
     with pytest.raises(RedxError, match="holds no shared examples to train an expert with"):
         again.add_expert("cars", *draw_images(100, 5).of("cars"))

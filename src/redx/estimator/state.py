@@ -187,7 +187,7 @@ def build_config(parameters: dict[str, Any], rows: int, domains: int, own_classe
     kind = "plain" if experts == "plain" else "anchored"
     head = BankConfig(
         shape="mlp",
-        hidden=min(EXPERT_FEATURES, 2 * rows),
+        hidden=min(EXPERT_FEATURES, rows),
         depth=1,
         activation="relu",
         fit="ridge",

@@ -102,9 +102,11 @@ class RidgeHead(nn.Module):
         self.absent[list(self.missing)] = True
 
     def forward(self, h: Tensor) -> Tensor:  # (N, E) -> (N, C)
-        weight = self.weight.to(h.device, h.dtype)
-        pieces = [self.map(rows, self.projection) @ weight for rows in (h.split(ROWS) if len(h) > ROWS else [h])]
-        logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return self.classify(h) if len(h) <= ROWS else torch.cat([self.classify(rows) for rows in h.split(ROWS)])
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits of all examples at once, (N, E) to (N, C)."""
+        logits = self.map(h, self.projection) @ self.weight.to(h.device, h.dtype)
         if not self.missing:
             return logits
         absent = self.absent.to(h.device)

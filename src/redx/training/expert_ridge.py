@@ -77,7 +77,7 @@ def fit_experts(
             if config.anchor == "size":
                 targets[len(data.own) :] = 0
         start = logits if bank_id.corrects_base else torch.zeros_like(logits)
-        found = [_solve(_hidden(bank, k, rows.inputs), targets, weights, penalty) for penalty in PENALTIES]
+        found = _solve(_hidden(bank, k, rows.inputs), targets, weights, PENALTIES)
         losses = [
             float(cross_entropy(start + left_out, rows.labels, reduction="none") @ weights) for _, left_out in found
         ]
@@ -103,7 +103,7 @@ def fit_scorers(bank: MLPBank, config: BankConfig, datasets: Sequence[ExpertData
         _draw_layer(bank, k, seed, "ownership")
         rows, weights = _weighed(data, 1.0)
         is_own = (torch.arange(len(rows)) < len(data.own)).double()[:, None]
-        solution, left_out = _solve(_hidden(bank, k, rows.inputs), 2 * is_own - 1, weights, OWNERSHIP_PENALTY)
+        ((solution, left_out),) = _solve(_hidden(bank, k, rows.inputs), 2 * is_own - 1, weights, [OWNERSHIP_PENALTY])
 
         def loss(factor: float, found: Tensor = left_out, wanted: Tensor = is_own, by: Tensor = weights) -> float:
             return float(binary_cross_entropy_with_logits(factor * found, wanted, by[:, None]))
@@ -146,24 +146,30 @@ def _hidden(bank: MLPBank, k: int, x: Tensor) -> Tensor:
     return torch.cat([inner, inner.new_ones(len(inner), 1)], 1)
 
 
-def _solve(features: Tensor, targets: Tensor, weights: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Return the solution, (H + 1, C), and its outputs on every example if this one were left out, (N, C).
+def _solve(
+    features: Tensor, targets: Tensor, weights: Tensor, penalties: Sequence[float]
+) -> list[tuple[Tensor, Tensor]]:
+    """Return by penalty the solution, (H + 1, C), and its outputs on each example if it were left out, (N, C).
 
     Parameters
     ----------
     features, targets, weights
         (N, H + 1), (N, C) and (N,).
-    penalty
-        λ in units of the mean weighted square of a feature.
+    penalties
+        Values of λ in units of the mean weighted square of a feature.
     """
     scaled = features * weights[:, None]
-    gram = features.T @ scaled
-    gram.diagonal().add_(max(penalty * float(gram.diagonal().mean()), 1e-12))
-    factor = torch.linalg.cholesky(gram)
-    solution = torch.cholesky_solve(scaled.T @ targets, factor)
-    leverage = weights * torch.linalg.solve_triangular(factor, features.T, upper=False).square().sum(0)
-    leverage = leverage.clamp(0, 0.999)[:, None]
-    return solution, (features @ solution - leverage * targets) / (1 - leverage)
+    gram, right = features.T @ scaled, scaled.T @ targets
+    found = []
+    for penalty in penalties:
+        shifted = gram.clone()
+        shifted.diagonal().add_(max(penalty * float(gram.diagonal().mean()), 1e-12))
+        factor = torch.linalg.cholesky(shifted)
+        solution = torch.cholesky_solve(right, factor)
+        leverage = weights * torch.linalg.solve_triangular(factor, features.T, upper=False).square().sum(0)
+        leverage = leverage.clamp(0, 0.999)[:, None]
+        found.append((solution, (features @ solution - leverage * targets) / (1 - leverage)))
+    return found
 
 
 def _put(bank: MLPBank, k: int, solution: Tensor) -> None:
