@@ -261,6 +261,32 @@ def test_an_expert_brings_new_classes_and_takes_them_along(blobs: tuple[np.ndarr
             classifier.add_expert(spelled)
 
 
+def test_the_base_learns_from_rows_that_are_not_shared(blobs: tuple[np.ndarray, ...], tmp_path: Path) -> None:
+    X, y, domains = blobs
+    classifier = RedClassifier(share=0.05, **QUICK).fit(X, y, domains=domains)
+    model: Any = classifier.model_
+    h = model.base.embed(model.read(X))
+    with_all = (model.experts.base_logits(None, h).argmax(1).numpy() == np.unique(y, return_inverse=True)[1]).mean()
+    with_few = (model.base.classify(h).argmax(1).numpy() == np.unique(y, return_inverse=True)[1]).mean()
+    assert with_all > with_few
+    joblib.dump(classifier, tmp_path / "model.joblib")
+    restored = joblib.load(tmp_path / "model.joblib")
+    for one in (classifier, restored):  # sums of owners are pickled too
+        one.remove_expert("east")
+    assert np.array_equal(classifier.decision_function(X), restored.decision_function(X))
+
+
+def test_an_owner_may_keep_its_statistics(fitted: RedClassifier, blobs: tuple[np.ndarray, ...]) -> None:
+    X, y, _ = blobs
+    new = y == "a"
+    for statistics in (False, True):
+        classifier = copied(fitted)
+        classifier.add_expert(X[new] + 0.1, y[new], "west", statistics=statistics)
+        base = classifier.set_params(rule="base").decision_function(X)
+        same = np.array_equal(base, copied(fitted).set_params(rule="base").decision_function(X))
+        assert same is not statistics
+
+
 def test_an_expert_trained_alone_is_the_one_trained_in_company(blobs: tuple[np.ndarray, ...]) -> None:
     X, y, domains = blobs
     classifier = RedClassifier(experts="anchored", **QUICK).fit(X, y, domains=domains)

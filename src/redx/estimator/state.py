@@ -39,7 +39,7 @@ from redx.models.trunks import MLPTrunk
 MOST_FEATURES = 1000  # random features of the base, where twice the number of examples is more
 EXPERT_FEATURES = 256  # the same of an expert and of its ownership score
 WIDTH = 64  # hidden layer of a trained router and of a pooled head
-PENALTY = 0.03  # λ of experts
+LEFT_OUT = 400  # examples that are left out in turn to choose the base's λ
 WEIGHT = 0.5  # what a weight of one moves the answer from the base towards the expert's own answer
 OWNERSHIP_ANCHORS = 4.0  # weight of other domains in an ownership score by classes
 Arrays = dict[str, np.ndarray]
@@ -125,7 +125,9 @@ class FittedState:
 
     def _pool(self) -> StatisticsPool:
         map = FeatureMap.create(self.config.statistics, self.base)
-        return StatisticsPool(map, lambda: self.anchors, None, lambda: self.fingerprint["base weights"], self.head)
+        return StatisticsPool(
+            map, lambda: self.anchors, None, lambda: self.fingerprint["base weights"], self.head, LEFT_OUT
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """Return the state as arrays and plain values, to be pickled."""
@@ -191,7 +193,6 @@ def build_config(parameters: dict[str, Any], rows: int, domains: int, own_classe
         depth=1,
         activation="relu",
         fit="ridge",
-        penalty=PENALTY,
         anchor="none" if experts == "plain" else "truth",
     )
     banks = {BankId("residual", kind): head}

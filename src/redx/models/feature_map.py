@@ -114,7 +114,10 @@ class FeatureMap:
         drawn = self.projection if projection is None else projection
         h = normalize(h, dim=-1) * self.width**0.5 if self.unit else h
         product = h @ drawn.to(h.device, h.dtype)
-        ones, random = torch.ones_like(h[:, :1]), torch.relu(product + self.shifts.to(product) if self.shift else product)
+        ones, random = (
+            torch.ones_like(h[:, :1]),
+            torch.relu(product + self.shifts.to(product) if self.shift else product),
+        )
         return torch.cat([h, ones, random] if self.linear else [ones, random], -1)
 
 

@@ -172,10 +172,13 @@ class Held:
     shared
         Examples that are part of the sum. Where there are few for choices, each of these is left out in turn, which
         has a closed form.
+    left_out
+        How many of them are left out at most.
     """
 
     choices: Split | None = None
     shared: Split | None = None
+    left_out: int = LEFT_OUT
 
 
 def fit_head(total: Statistics, held: Held, penalties: Sequence[float] = PENALTIES) -> RidgeHead:
@@ -248,7 +251,7 @@ def _tested_examples(total: Statistics, held: Held) -> tuple[Tensor, Tensor, Ten
     """Return features φ, (N, M), labels, (N,), and which examples are part of the sum, (N,)."""
     found = [(held.choices, False)] if held.choices is not None else []
     if held.shared is not None and sum(len(split) for split, _ in found) < ENOUGH:
-        rows = torch.randperm(len(held.shared), generator=generator(0, "left out"))[:LEFT_OUT]
+        rows = torch.randperm(len(held.shared), generator=generator(0, "left out"))[: held.left_out]
         found.append((held.shared.only(rows.sort().values), True))
     found = [(split, inside) for split, inside in found if len(split)]
     if not found:
@@ -294,6 +297,8 @@ class StatisticsPool:
         Returns the hash of the base's weights, which statistics from outside must name.
     head
         A head that was solved before.
+    left_out
+        How many shared examples are left out in turn at most, where there are few for choices.
     """
 
     KEPT = 8  # heads that are remembered
@@ -305,7 +310,9 @@ class StatisticsPool:
         choices: Callable[[], Split] | None = None,
         base: Callable[[], str] = str,
         head: RidgeHead | None = None,
+        left_out: int = LEFT_OUT,
     ) -> None:
+        self.left_out = left_out
         self.map, self.shared, self.choices, self.base = map, shared, choices, base
         self._solved = [head] if head is not None and head.map == map else []
         self._shared_sums: Statistics | None = None
@@ -337,7 +344,7 @@ class StatisticsPool:
             )
         total = self.total({name: read(name) for name in owners}, classes)
         choices = self.choices() if self.choices is not None else None
-        head = fit_head(total, Held(choices, self.shared()))
+        head = fit_head(total, Held(choices, self.shared(), self.left_out))
         head.owners = dict(owners)
         self._solved = [head, *self._solved][: self.KEPT]
         return head
