@@ -9,7 +9,7 @@ from redx.config import BankConfig, BankId
 from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.models.backbones.base import IdentityEncoder
-from redx.models.banks import run_bank
+from redx.models.banks import MLPBank, run_bank
 from redx.models.base import Base
 from redx.training.banks import train_bank, train_scorers
 from redx.training.datasets import ExpertData
@@ -57,9 +57,11 @@ def test_the_anchor_size_keeps_residuals_small_and_none_does_not() -> None:
 def test_experts_share_the_random_layer_and_depend_on_the_seed() -> None:
     base, data = make_base(), make_data()
     bank = train_bank(BankId("standalone", "plain"), BANK, [data, data], base, [0, 1], 1.0)
+    assert isinstance(bank, MLPBank)
     first, second = bank.weights[0]
     assert not torch.equal(first, second)
     same = train_bank(BankId("standalone", "plain"), BANK, [data, data], base, 0, 1.0)
+    assert isinstance(same, MLPBank)
     assert torch.equal(same.weights[0][0], same.weights[0][1])
     assert torch.equal(first, same.weights[0][0])
 
