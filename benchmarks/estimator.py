@@ -53,7 +53,7 @@ MAKERS: dict[str, Callable[[int], Any]] = {
 
 def chosen_on(y: np.ndarray) -> np.ndarray:
     """Return the rows within which settings of RedClassifier were compared."""
-    return train_test_split(np.arange(len(y)), test_size=0.4, stratify=y, random_state=12345)[0]
+    return np.asarray(train_test_split(np.arange(len(y)), test_size=0.4, stratify=y, random_state=12345)[0])
 
 
 def measure(x: np.ndarray, y: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, float]]:
