@@ -169,6 +169,7 @@ def test_an_owner_trains_with_the_kit_alone(clouds_copy: Path, tmp_path: Path) -
     assert {path.name for path in (away / "new").iterdir()} == {
         "expert.json",
         "expert.safetensors",
+        "manifest.json",
         "statistics.safetensors",
     }
 

@@ -103,9 +103,11 @@ class RidgeHead(nn.Module):
         self.absent[list(self.missing)] = True
 
     def forward(self, h: Tensor) -> Tensor:  # (N, E) -> (N, C)
-        weight = self.weight.to(h.device, h.dtype)
-        pieces = [self.map(rows, self.projection) @ weight for rows in (h.split(ROWS) if len(h) > ROWS else [h])]
-        logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return self.classify(h) if len(h) <= ROWS else torch.cat([self.classify(rows) for rows in h.split(ROWS)])
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits of all examples at once, (N, E) to (N, C)."""
+        logits = self.map(h, self.projection) @ self.weight.to(h.device, h.dtype)
         if not self.missing:
             return logits
         absent = self.absent.to(h.device)
@@ -173,10 +175,13 @@ class Held:
     shared
         Examples that are part of the sum. Where there are few for choices, each of these is left out in turn, which
         has a closed form.
+    left_out
+        How many of them are left out at most.
     """
 
     choices: Split | None = None
     shared: Split | None = None
+    left_out: int = LEFT_OUT
 
 
 def fit_head(total: Statistics, held: Held, penalties: Sequence[float] = PENALTIES) -> RidgeHead:
@@ -254,7 +259,7 @@ def _tested_examples(map: FeatureMap, held: Held, known: Tensor | None = None) -
     """Return the examples to choose on, where classes are given, (C,), those of these alone; None: there are none."""
     found = [(held.choices, False)] if held.choices is not None else []
     if held.shared is not None and sum(len(split) for split, _ in found) < ENOUGH:
-        rows = torch.randperm(len(held.shared), generator=generator(0, "left out"))[:LEFT_OUT]
+        rows = torch.randperm(len(held.shared), generator=generator(0, "left out"))[: held.left_out]
         found.append((held.shared.only(rows.sort().values), True))
     if known is not None:
         found = [(split.only(known[split.labels].nonzero()[:, 0]), inside) for split, inside in found]
@@ -329,6 +334,8 @@ class StatisticsPool:
         Returns the hash of the base's weights, which statistics from outside must name.
     head
         A head that was solved before.
+    left_out
+        How many shared examples are left out in turn at most, where there are few for choices.
     """
 
     KEPT = 8  # heads that are remembered
@@ -340,7 +347,9 @@ class StatisticsPool:
         choices: Callable[[], Split] | None = None,
         base: Callable[[], str] = str,
         head: RidgeHead | None = None,
+        left_out: int = LEFT_OUT,
     ) -> None:
+        self.left_out = left_out
         self.map, self.shared, self.choices, self.base = map, shared, choices, base
         self._solved = [head] if head is not None and head.map == map else []
         self._shared_sums: Statistics | None = None
@@ -372,7 +381,7 @@ class StatisticsPool:
             )
         total = self.total({name: read(name) for name in owners}, classes)
         choices = self.choices() if self.choices is not None else None
-        head = fit_head(total, Held(choices, self.shared()))
+        head = fit_head(total, Held(choices, self.shared(), self.left_out))
         head.owners = dict(owners)
         self._solved = [head, *self._solved][: self.KEPT]
         return head
