@@ -34,7 +34,7 @@ from redx.models.base import Base
 from redx.models.classes import extend_base
 from redx.models.encoder import build_encoder
 from redx.models.expert import Expert
-from redx.models.library import ExpertLibrary
+from redx.models.library import build_library
 from redx.runs.presets import configure
 from redx.seeding import generator
 from redx.tasks import get_task
@@ -110,7 +110,7 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
     choices, held = split_validation(less, config.ownership.calibration, seed)
     calibration = embed(less.validation.only(held))
     datasets = expert_datasets(less.domains, embed(less.train), shared, embed(less.validation.only(choices)))
-    experts = train_experts(config, datasets, base, seed, 1.0, names, {})
+    experts = train_experts(config, datasets, base, seed, 1.0, names, {}, shared=shared)
     whole = {name: embed(getattr(data, name)) for name in ("train", "validation", "test")}
 
     def domain(index: int) -> Domain:
@@ -120,11 +120,11 @@ def make_world(data: Data, config: RunConfig, seed: int) -> World:
 
     added = [domain(index) for index in new]
     brought = {one.name: train_new_expert(config, one, data.classes, names, base, shared, seed) for one in added}
-    library = ExpertLibrary(
-        {one.name: one for one in experts}, base, config.of_form("residual"), config.ownership, dict, names
-    )
+    library = build_library({one.name: one for one in experts}, base, config, dict, names)
     info = ModelInfo(less.domains, names, tuple(less.domain_of_classes()))
     model = Model.assemble(info, config, lambda x: x, base, library, None, calibration_set=lambda: calibration)
+    for_choices = embed(less.validation.only(choices))
+    model.use_examples(shared=lambda: shared, choices=lambda: for_choices)
     return World(data.classes, tuple(domain(index) for index in old), tuple(added), shared, model, brought)
 
 
@@ -146,7 +146,8 @@ def train_new_expert(
     brought: list[int] = labels.tolist()
     classes = (*known, *(every[label] for label in brought))
     dataset = expert_data(domain.name, own, held, shared, ())
-    (expert,) = train_experts(config, [dataset], extend_base(base, len(labels)), seed, 1.0, classes, {})
+    extended = extend_base(base, len(labels))
+    (expert,) = train_experts(config, [dataset], extended, seed, 1.0, classes, {}, shared=shared)
     return expert
 
 

@@ -206,6 +206,9 @@ class StatisticsConfig(StrictConfig):
         description="variance that the random directions gain by dimension in the span of the classifier of the shared "
         "examples' base, in units of their variance elsewhere",
     )
+    shift: float = Field(
+        default=0.0, ge=0, le=100, description="standard deviation of what is added to every random feature before relu"
+    )
     weight: float = Field(
         default=0.5,
         gt=0,
@@ -299,8 +302,8 @@ class ModelConfig(StrictConfig):
         for bank_id, bank in banks.items():
             if bank_id.form == "averaged":
                 raise ValueError("an averaged bank is not trained; set average to true instead")
-            if bank.fit != "gradient" and bank_id.form != "pooled" and not bank.predicts_value:
-                raise ValueError(f"bank '{bank_id}' is trained by gradient; only pooled heads have a closed form")
+            if bank.fit in ("means", "lda") and bank_id.form != "pooled":
+                raise ValueError(f"bank '{bank_id}' is fitted by gradient or ridge; '{bank.fit}' is for pooled heads")
             if bank.predicts_value and (bank.shape == "shift") != bank_id.corrects_base:
                 raise ValueError(
                     f"bank '{bank_id}' has shape '{bank.shape}'; 'shift' is for residual banks, 'value' for others"

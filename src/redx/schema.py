@@ -118,10 +118,10 @@ class BankConfig(StrictConfig):
     anchor_weight: float = Field(default=1.0, ge=0, description="weight of the anchor loss")
     fit: Literal["gradient", "means", "lda", "ridge"] = Field(
         default="gradient",
-        description="how a head is fitted: by gradient, or in closed form (the other three), which is for pooled heads "
-        "and, as ridge, for experts that predict a value",
+        description="how a head is fitted: by gradient, or in closed form (the other three); means and lda are for "
+        "pooled heads",
     )
-    penalty: float = Field(default=1e-4, ge=0, description="λ of a ridge regression to values")
+    penalty: float = Field(default=1e-4, ge=0, description="λ of a ridge regression of experts")
     experts_of: BankKey | None = Field(
         default=None, description="use the experts of this bank instead of training new ones"
     )
@@ -138,10 +138,10 @@ class BankConfig(StrictConfig):
     def check_fit(self) -> BankConfig:
         """Return the settings, or refuse a network that the closed form cannot fit."""
         mlp = (self.shape, self.depth, self.activation) == ("mlp", 1, "relu")
-        value = self.predicts_value and self.depth == 0 and self.anchor != "margin"
-        if self.fit != "gradient" and not (mlp or value if self.fit == "ridge" else self.shape == "linear"):
+        solvable = (mlp or (self.predicts_value and self.depth == 0)) and self.anchor != "margin"
+        if self.fit != "gradient" and not (solvable if self.fit == "ridge" else self.shape == "linear"):
             raise ValueError(
-                "fit 'ridge' is for an mlp of depth 1 with relu, and for a shift or value of depth 0 without the "
+                "fit 'ridge' is for an mlp of depth 1 with relu, and for a shift or value of depth 0, both without the "
                 "anchor 'margin'; 'means' and 'lda' are for a linear head"
             )
         if self.predicts_value and (self.standardise or self.dropout or self.smoothing):

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 
 import redx
 from helpers.adapters import ALPHABETS, save_adapter
-from helpers.commands import Ask
+from helpers.commands import Ask, refused, succeeded
+from helpers.tampering import CHANGES, changed
 from redx.adapters import stages
 from redx.adapters.base import load_base
 from redx.adapters.checking import check_adapter
@@ -24,7 +25,9 @@ from redx.adapters.training import train_adapter
 from redx.composition.summary import SCHEMA
 from redx.config import LoraTraining, RunConfig
 from redx.errors import RedxError
+from redx.io.manifest import MANIFEST
 from redx.models.calibration import read_calibration
+from redx.runs.integrity import verify_folder
 from redx.runs.parts import read_parts
 from redx.runs.presets import reproduce
 
@@ -192,7 +195,7 @@ def test_report_has_perplexities(adapters: redx.Run) -> None:
 def test_calibrate_for_another_risk(finished: Path, ask: Ask) -> None:
     code, out, _ = ask("calibrate", finished, "--risk", 0.06, "--json")
     assert code == 0
-    assert json.loads(out)["0"]["after"]["calibration"] == 18
+    assert json.loads(out)["0"]["calibration"] == 18
     control = read_calibration(finished / "seed-0")
     assert control is not None
     assert control.risk == 0.06
@@ -258,6 +261,33 @@ def test_save_and_load(finished: Path, tmp_path: Path) -> None:
     composed.remove("lower")  # the figures are not those of two adapters
     other = (composed.save_pretrained(tmp_path / "two") / "README.md").read_text()
     assert "without an evaluation" in other
+
+
+def test_a_saved_model_can_be_verified(finished: Path, tmp_path: Path, ask: Ask) -> None:
+    saved = ComposedLM.from_pretrained(finished).save_pretrained(tmp_path / "saved")
+    assert verify_folder(saved) == []
+    lower = finished / "seed-0" / "adapters" / "lower"
+    succeeded(ask("adapters", "add", saved, lower, "--name", "again"))
+    assert verify_folder(saved) == [], "a change by redx keeps the manifest"
+    for name in ("library.json", "router.safetensors", "adapters/lower/ownership.safetensors"):
+        with changed(saved / name, CHANGES["another meaning"]):
+            assert [one.file for one in verify_folder(saved)] == [name]
+            refused(ask("generate", saved, "abc", "--max-new-tokens", 1), "is not as redx wrote it")
+    (saved / MANIFEST).unlink()
+    refused(ask("generate", saved, "abc", "--max-new-tokens", 1), "has no manifest.json")
+
+
+def test_a_run_whose_adapters_were_changed_is_not_continued(finished: Path, ask: Ask) -> None:
+    """Its parts would count the columns of other adapters as those of its domains."""
+    settings = settings_of(finished)
+    succeeded(ask("adapters", "remove", finished, "lower"))
+    refused(ask("certify", finished), "were made with another experts")
+    with pytest.raises(RedxError, match="has the adapters digits, upper, and its run is of digits, lower, upper"):
+        redx.run("adapters", "tiny", out=finished, train=True, **settings)
+    (kept,) = (finished / "seed-0" / "removed").iterdir()
+    succeeded(ask("adapters", "add", finished, kept, "--name", "lower"))
+    with pytest.raises(RedxError, match="has the adapters digits, upper, lower, and its run is of"):
+        redx.run("adapters", "tiny", out=finished, train=True, **settings)
 
 
 def test_commands(ask: Ask, finished: Path, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from faults.checks import break_at, make_reference
 from faults.injection import MODES
 from faults.signals import SIGNALS, signal_at_random
 from faults.worlds import Worlds
+from helpers.adapters import run_tiny_adapters
 
 MOMENTS = 7  # random moments of each verb and signal
 
@@ -27,7 +28,7 @@ def main(names: list[str], modes: list[str], step: int) -> int:
     torch.set_num_threads(1)
     rows, total = [], 0
     with tempfile.TemporaryDirectory(prefix="redx-faults-") as folder:
-        worlds = Worlds(Path(folder))
+        worlds = Worlds(Path(folder) / "worlds", run_tiny_adapters(Path(folder) / "adapters"))
         for verb in worlds.verbs().values():
             if names and verb.name not in names:
                 continue

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.bombs import (
+    KIT,
     MOST,
     Bomb,
     arrays,
@@ -15,6 +16,11 @@ from faults.bombs import (
     full,
     gzipped,
     header,
+    kit,
+    kit_of_declared_size,
+    kit_of_experts,
+    kit_of_one_entry,
+    kit_of_zeros,
     laughs,
     many_members,
     numbered,
@@ -24,12 +30,15 @@ from faults.bombs import (
     safetensors,
     tensor_entries,
 )
+from helpers.tampering import reseal
+from redx.io.manifest import Entry, format_manifest
 
 Writer = Callable[[Path], object]
 FEATURES = "run features --preset quick --data {} --study none --limit 200 --out out"
 TEXTS = "run jsonl --preset quick --data {} --backbone lm --study none --domain domain --limit 100 --out out"
 ROWS = "experts train texts --domain new --data {} --out new"
 ADD = "experts add run {}"
+KITS = "experts train --kit {} --domain new --data run.npz --out new"
 CERTIFY = "certify --parts {} --risk 0.1"
 INSPECT, SHRINK = "inspect {}", "shrink {} --trainable-last-n-layers 1 --out slim.safetensors"
 PACKED: dict[str, Any] = {"compression": "zstd", "use_dictionary": False, "write_statistics": False}
@@ -98,6 +107,18 @@ def text_bombs() -> list[Bomb]:
     return runs + [Bomb(name, file, write, ROWS) for name, file, write in tables if name in again]
 
 
+def resealed(write: Writer) -> Writer:
+    """Return a writer of a file in the run whose manifests list it as it is, so that it is read."""
+
+    def write_both(path: Path) -> None:
+        write(path)
+        run = path.parent if path.parent.name == "run" else path.parents[1]
+        reseal(run / "seed-0")
+        reseal(run)
+
+    return write_both
+
+
 def json_bombs() -> list[Bomb]:
     """Return JSON files of several kinds."""
     contents: list[tuple[str, Writer]] = [
@@ -116,8 +137,8 @@ def json_bombs() -> list[Bomb]:
     inspected = [Bomb(name, "t.json", write, INSPECT) for name, write in contents]
     hard = chosen(contents, "keys|keys at the limit|banks|numbers|classes")
     added = [Bomb(name, "new/expert.json", write, ADD) for name, write in hard]
-    runs = [Bomb(name, "run/summary.json", write, "report run") for name, write in hard[:2]]
-    runs += [Bomb(name, "run/seed-0/model.json", write, "experts list run") for name, write in hard[:2]]
+    runs = [Bomb(name, "run/summary.json", resealed(write), "report run") for name, write in hard[:2]]
+    runs += [Bomb(name, "run/seed-0/model.json", resealed(write), "experts list run") for name, write in hard[:2]]
     return [*inspected, *added, *runs]
 
 
@@ -192,6 +213,79 @@ def tensor_bombs() -> list[Bomb]:
     return [*runs, *experts, *tensors, *states, *other]
 
 
+def kit_bombs() -> list[Bomb]:
+    """Return kits, each the kit of the template with one hostile entry or none of its own."""
+    head = b'{"format":1,"task":"t","preset":"p","seed":0,"fingerprint":{},"config":{'
+    kits: list[tuple[str, Writer]] = [
+        ("packed zeros", kit_of_zeros),
+        ("members", many_members),
+        ("declared size", kit_of_declared_size),
+        ("the same bytes five times", kit_of_one_entry),
+        ("a kit in a kit", kit("base.safetensors", lambda path: bomb_of_zeros(path))),
+        ("zeros", kit("base.safetensors", repeat(b"\0", most=KIT))),
+        ("keys in kit.json", kit("kit.json", numbered('"%d":0,', head, b'"a":0}}', size=KIT))),
+        ("keys at the limit in kit.json", kit("kit.json", numbered('"%d":0,', head, b'"a":0}}', 2**21 - 20))),
+        ("nested lists in kit.json", kit("kit.json", repeat(b"[", most=KIT))),
+        ("classes in model.json", kit("model.json", repeat(
+            b'"a",', b'{"domains":["0"],"belongs":[0],"unit":1,"classes":[', b'"a"]}', 4 * (2**21 - 100)))),
+        ("tensors in the base", kit("base.safetensors", safetensors(lambda: tensor_entries(10**5, *[0] * 8)))),
+        ("shared rows", kit("shared.safetensors", safetensors(lambda: shared_entries(10**6), 40 * 10**6))),
+        ("shared features", kit("shared.safetensors", safetensors(lambda: shared_entries(1, 10**7), 40 * 10**6 + 16))),
+        ("wide experts", kit_of_experts(hidden=2**15)),
+        ("experts at the limit", kit_of_experts(shape="mlp", hidden=4000, depth=2)),
+        ("huge experts", kit_of_experts(shape="mlp", hidden=2**16, depth=32)),
+    ]  # fmt: skip
+    return [Bomb(name, "hostile.zip", write, KITS) for name, write in kits]
+
+
+def shared_entries(rows: int, width: int = 6) -> dict[str, Any]:
+    """Return the header of shared examples."""
+    end = 4 * rows * width
+    entries: dict[str, Any] = {"inputs": {"dtype": "F32", "shape": [rows, width], "data_offsets": [0, end]}}
+    for name in ("labels", "domains"):
+        entries[name] = {"dtype": "I64", "shape": [rows], "data_offsets": [end, end := end + 8 * rows]}
+    return entries
+
+
+def manifest_bombs() -> list[Bomb]:
+    """Return manifests and signatures, and files of keys."""
+    entry = '"%d":{"sha256":"' + "0" * 64 + '","size":0},'
+    last = b'"a":{"sha256":"","size":0}}'
+    start, signed = b'{"redx_manifest":1,"files":{', b'{"redx_signature":1,"key":"","signature":"","files":{'
+    manifests: list[tuple[str, Writer]] = [
+        ("files that are missing", lambda path: path.write_bytes(missing_files())),
+        ("files", numbered(entry, start, last + b"}")),
+        ("keys", numbered('"%d":{},', start, b'"a":{}}}')),
+        ("keys at the limit", numbered('"%d":{},', start, b'"a":{}}}', 10**6)),
+        ("nested", repeat(b'{"a":', start)),
+        ("empty lists", repeat(b"[],", b'{"redx_manifest":1,"files":[', b"[]]}")),
+        ("long name", repeat(b"x", start + b'"', b'":{"sha256":"","size":0}}}')),
+    ]
+    verbs = ("verify run", "experts list run", "certify run --json")
+    bombs = [Bomb(name, "run/seed-0/manifest.json", write, verb) for name, write in manifests[:1] for verb in verbs]
+    bombs += [
+        Bomb(name, "run/seed-0/manifest.json", write, verb) for name, write in manifests[1:] for verb in verbs[:2]
+    ]
+    bombs += [Bomb(name, "run/manifest.json", write, verbs[0]) for name, write in manifests]
+    signatures: list[tuple[str, Writer]] = [
+        ("files", numbered(entry, signed, last + b"}")),
+        ("keys", numbered('"%d":{},', signed, last + b"}")),
+        ("nested", repeat(b'{"a":', signed)),
+        ("signature", repeat(b"A", b'{"redx_signature":1,"files":{},"key":"","signature":"', b'"}')),
+        ("key", repeat(b"A", b'{"redx_signature":1,"files":{},"signature":"","key":"', b'"}')),
+    ]
+    bombs += [Bomb(name, "run/signature.json", write, "verify run --key me.key.pub") for name, write in signatures]
+    lines = repeat(b"A", b"ed25519 ")
+    bombs += [Bomb("public key", "t.pub", lines, "verify run --key {}")]
+    return [*bombs, Bomb("private key", "t.key", repeat(b"A", b"-----BEGIN PRIVATE KEY-----\n"), "sign run --key {}")]
+
+
+def missing_files() -> bytes:
+    """Return a manifest as redx writes it, of as many files as fit, none of which is there."""
+    entry = Entry("0" * 64, 0)
+    return format_manifest({f"parts/{number:07}": entry for number in range(MOST // 140)})
+
+
 def all_bombs() -> list[Bomb]:
     """Return every hostile file."""
-    return [*text_bombs(), *json_bombs(), *tensor_bombs()]
+    return [*text_bombs(), *json_bombs(), *tensor_bombs(), *kit_bombs(), *manifest_bombs()]

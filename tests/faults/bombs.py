@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import zipfile
 import zlib
@@ -11,7 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from redx.io.manifest import MANIFEST, Entry, format_manifest
+
 MOST = 50 * 10**6  # bytes of a file
+KIT = MOST - 200_000  # bytes of an entry of a kit
 PIECE = 2**26  # zeros that are compressed once and repeated
 
 
@@ -37,14 +41,14 @@ class Bomb:
     words: str
 
 
-def fill(path: Path, pieces: Iterable[bytes], start: bytes = b"", end: bytes = b"") -> None:
-    """Write pieces until the file would be larger than `MOST`."""
+def fill(path: Path, pieces: Iterable[bytes], start: bytes = b"", end: bytes = b"", most: int = MOST) -> None:
+    """Write pieces until the file would be larger than `most`."""
     size = len(start) + len(end)
     with path.open("wb") as file:
         file.write(start)
         for piece in pieces:
             size += len(piece)
-            if size > MOST:
+            if size > most:
                 break
             file.write(piece)
         file.write(end)
@@ -55,14 +59,16 @@ def repeat(piece: bytes, start: bytes = b"", end: bytes = b"", most: int = MOST)
     return lambda path: path.write_bytes(start + piece * ((most - len(start) - len(end)) // len(piece)) + end)
 
 
-def numbered(pattern: str, start: bytes = b"", end: bytes = b"", most: int = 10**9) -> Callable[[Path], object]:
-    """Return a writer of pieces that differ by their number, as many as fit and at most `most`."""
+def numbered(
+    pattern: str, start: bytes = b"", end: bytes = b"", most: int = 10**9, size: int = MOST
+) -> Callable[[Path], object]:
+    """Return a writer of pieces that differ by their number, as many as fit into `size` bytes and at most `most`."""
 
     def pieces() -> Iterator[bytes]:
         for first in range(0, most, 999):
             yield b"".join((pattern % number).encode() for number in range(first, min(first + 999, most)))
 
-    return lambda path: fill(path, pieces(), start, end)
+    return lambda path: fill(path, pieces(), start, end, size)
 
 
 # --- archives
@@ -160,6 +166,80 @@ def gzipped(path: Path) -> None:
     piece = gzip.compress(bytes(PIECE), 9)
     for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
         (path / f"{name}-ubyte.gz").write_bytes(piece * (MOST // 4 // len(piece)))
+
+
+# --- kits
+
+
+def honest(path: Path) -> dict[str, bytes]:
+    """Return the entries of the honest kit beside a hostile one."""
+    with zipfile.ZipFile(path.with_name("kit.zip")) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def kit(name: str, write: Callable[[Path], object]) -> Callable[[Path], object]:
+    """Return a writer of the honest kit with another content of one entry."""
+
+    def change(path: Path) -> None:
+        entries = honest(path)
+        write(path)
+        entries[name] = path.read_bytes()[:KIT]
+        pack(path, entries)
+
+    return change
+
+
+def pack(path: Path, entries: dict[str, bytes]) -> None:
+    """Write entries to an archive, stored as they are, with a manifest that lists them."""
+    listed = {name: content for name, content in entries.items() if name != MANIFEST}
+    files = {name: Entry(hashlib.sha256(content).hexdigest(), len(content)) for name, content in listed.items()}
+    entries = listed | {MANIFEST: format_manifest(files)}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in entries.items():
+            archive.writestr(name, content)  # the manifest last
+
+
+def kit_of_zeros(path: Path) -> None:
+    """Write a kit whose base unpacks to 50 GB of zeros."""
+    entries, (piece, count) = honest(path), zeros()
+    del entries["base.safetensors"]
+    pack(path, entries)
+    with zipfile.ZipFile(path, "a") as archive:
+        member(archive, "base.safetensors", piece * (count - 1) + b"\3\0", (count - 1) * PIECE)
+
+
+def kit_of_declared_size(path: Path) -> None:
+    """Write a kit whose base declares 8 GB, stored, and has a megabyte."""
+    entries = honest(path)
+    del entries["base.safetensors"]
+    pack(path, entries)
+    with zipfile.ZipFile(path, "a") as archive:
+        member(archive, "base.safetensors", bytes(2**20), 2**20, zipfile.ZIP_STORED)
+        archive.filelist[-1].file_size = archive.filelist[-1].compress_size = 2**33
+
+
+def kit_of_one_entry(path: Path) -> None:
+    """Write a kit whose entries are all the same bytes of the file."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("kit.json", bytes(KIT))
+        for name in ("model.json", "base.safetensors", "shared.safetensors", MANIFEST):
+            info = zipfile.ZipInfo(name)
+            info.file_size = info.compress_size = KIT
+            info.header_offset, info.CRC = 0, archive.filelist[0].CRC
+            archive.filelist.append(info)
+
+
+def kit_of_experts(**changes: Any) -> Callable[[Path], object]:
+    """Return a writer of a kit whose settings ask for other experts."""
+
+    def write(path: Path) -> None:
+        entries = honest(path)
+        about = json.loads(entries["kit.json"])
+        for name, settings in about["config"]["banks"].items():
+            settings |= changes if name.startswith("residual") else {}
+        pack(path, entries | {"kit.json": json.dumps(about).encode()})
+
+    return write
 
 
 # --- tables

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.injection import CRASHED, Ended, run_child
+from faults.injection import CRASHED, NO_SPACE, Ended, run_child
 from faults.worlds import State, Verb, Worlds, answers_of, ask, leftovers, state_of
 from redx.io.reading import read_json
 
@@ -64,7 +64,7 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
     """Return what is wrong in a world after a command ended early: its state, its repetition, and the next run."""
     problems = _check_ending(ended, mode)
     run = _run_of(verb)
-    problems += _complete(run)
+    problems += _complete(run, reference)
     answers, state = answers_of(run), state_of(world)
     is_after = state == reference.after
     if verb.whole:
@@ -74,7 +74,7 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
             problems.append("readers do not say what they say before or after")
     else:
         for name, digest in state.items():
-            if digest not in (reference.before.get(name), reference.after.get(name)):
+            if digest not in (reference.before.get(name), reference.after.get(name)) and name not in verb.steps:
                 problems.append(f"{name} is neither as before nor as after")
     if lost := [name for name in reference.before if name in reference.after and name not in state]:
         problems.append(f"lost: {lost[:3]}")
@@ -100,17 +100,25 @@ def check(world: Path, verb: Verb, reference: Reference, worlds: Worlds, ended: 
     return problems
 
 
-def _complete(run: Path) -> list[str]:
-    """Complete a change that was interrupted, where there is one; readers refuse the run until then."""
-    if not list(run.glob("seed-*/.journal.json")):
+def _complete(run: Path, reference: Reference) -> list[str]:
+    """Complete a change that was interrupted, where there is one.
+
+    Until then readers refuse the run, or say what they say before or after: the change may be of another seed.
+    """
+    if not [*run.glob("seed-*/.journal.json"), *run.glob(".journal.json")]:
         return []
-    told = [name for name, answer in answers_of(run).items() if "complete it with `redx recover" not in str(answer)]
+    told = [
+        name
+        for name, answer in answers_of(run).items()
+        if "complete it with `redx recover" not in str(answer)
+        and answer not in (reference.said_before.get(name), reference.said_after.get(name))
+    ]
     code, out = ask(["recover", str(run)])
     return [*(f"{name} reads an interrupted change" for name in told), *([f"recover: {code}, {out}"] if code else [])]
 
 
 def _check_ending(ended: Ended, mode: str) -> list[str]:
-    if mode in ("full", "readonly"):
+    if mode in (*NO_SPACE, "readonly"):
         is_sentence = ended.err.startswith("redx: ") and ended.err.count("\n") == 1
         if ended.code == 0 or (ended.code == 2 and is_sentence):
             return []
@@ -121,16 +129,20 @@ def _check_ending(ended: Ended, mode: str) -> list[str]:
 
 
 def _run_of(verb: Verb) -> Path:
-    return Path("fewer" if "fewer" in verb.words else "run")
+    return Path(next((name for name in ("fewer", "lm", "saved") if name in verb.words), "run"))
 
 
 def _run_words(worlds: Worlds, run: Path) -> list[str]:
-    """Return the command that made a run."""
+    """Return the command that made a run; for a library without a run, a further change."""
+    if run == Path("saved"):
+        return ["adapters", "add", "saved", "lm/seed-0/adapters/upper", "--name", "next"]
+    if run == Path("lm"):
+        return worlds.adapter_words
     return ["run", *(str(run) if word == "run" else word for word in worlds.run_words[1:])]
 
 
 def _rules(run: Path) -> int:
-    return len(read_json(run / "summary.json")["rules"])
+    return len(read_json(run / "summary.json")["rules"]) if (run / "summary.json").exists() else 0
 
 
 def _difference(state: State, reference: Reference) -> list[str]:

@@ -28,8 +28,11 @@ import torch
 
 import redx
 from faults.worlds import Worlds, ask
+from helpers.adapters import run_tiny_adapters
 from helpers.own_data import draw_clouds
+from helpers.tampering import reseal
 from redx.errors import RedxError
+from redx.io.manifest import MANIFEST, format_manifest, hash_file, list_folder
 from redx.serve.loaded import LoadedRun
 
 SEED, OUTSIDE = "seed-0", "outside"
@@ -48,6 +51,7 @@ MISSING = (  # names that some command writes, and that a finished run does not 
     "seed-1",
     "library.json",
     "adapters",
+    "signature.json",
 )
 HOSTILE = (
     "../outside/new",
@@ -97,6 +101,7 @@ def crafts(run: Path) -> list[Craft]:
         *(Craft(f"hard link {name}", _hard_link(name)) for name in (".lock", "run.log", "config.json", "summary.json")),
         *_journals(),
         *_names(),
+        *_manifests(),
     ]
 
 
@@ -222,6 +227,36 @@ def _rename_inside(file: str, key: str, name: str) -> Callable[[Path, Path], Non
         value = content.get(key)
         content[key] = [name, *value[1:]] if isinstance(value, list) else name
         (run / file).write_text(json.dumps(content))
+        reseal(run / SEED)  # otherwise the manifest is all that is seen
+        reseal(run)
+
+    return change
+
+
+def _manifests() -> Iterator[Craft]:
+    """Yield manifests and summaries that name files and seeds outside."""
+    above = {"": "../", f"{SEED}/": "../../"}
+    for folder, up in above.items():
+        for name in (f"{up}outside/canary", "/OUTSIDE/canary", f"experts/../{up}outside/canary"):
+            yield Craft(f"{name} in {folder}{MANIFEST}", _list(folder, name))
+    for seed in ("0/../../outside/run/seed-0", "/../outside/run/seed-0"):
+        yield Craft(f"the state of {seed} in summary.json", _state(seed))
+
+
+def _list(folder: str, name: str) -> Callable[[Path, Path], None]:
+    def change(run: Path, outside: Path) -> None:
+        entries = list_folder(run / folder)
+        entries[name.replace("/OUTSIDE", str(outside))] = hash_file(outside / "canary")
+        (run / folder / MANIFEST).write_bytes(format_manifest(entries))
+
+    return change
+
+
+def _state(seed: str) -> Callable[[Path, Path], None]:
+    def change(run: Path, outside: Path) -> None:
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"states": {seed: "x"}}))
+        reseal(run)
 
     return change
 
@@ -249,6 +284,9 @@ def verbs(worlds: Worlds) -> dict[str, list[str]]:
         "adapters list": ["adapters", "list", "run"],
         "solve": ["solve", "run", "1 plus 2"],
         "recover": ["recover", "run"],
+        "verify": ["verify", "run"],
+        "sign": ["sign", "run", "--key", str(worlds.key)],
+        "experts kit": ["experts", "kit", "run", "--out", "kit.zip"],
         "experts remove": ["experts", "remove", "run", "1"],
         "experts replace": ["experts", "replace", "run", "1", "new"],
         "experts add": ["experts", "add", "run", "new"],
@@ -366,7 +404,7 @@ def attack(worlds: Worlds, craft: Craft, names: list[str]) -> list[str]:
 def main(step: int) -> int:
     """Let every verb open every folder; print and return the number of escapes and tracebacks."""
     with tempfile.TemporaryDirectory(prefix="redx-crafted-") as folder:
-        worlds = Worlds(Path(folder))
+        worlds = Worlds(Path(folder) / "worlds", run_tiny_adapters(Path(folder) / "adapters"))
         all_crafts = crafts(worlds.template / "run")[::step]
         names, bad = list(verbs(worlds)), 0
         for craft in all_crafts:

@@ -18,6 +18,8 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -25,6 +27,8 @@ from types import FrameType
 
 from faults.mutations import mutate_bytes
 from faults.targets import Material, Target, make_material, make_targets
+from helpers.adapters import run_tiny_adapters
+from helpers.tampering import resealed, unverified
 from redx.errors import RedxError
 
 MEMORY = 2 * 2**20  # KiB that a case may add to the memory of this process
@@ -71,7 +75,8 @@ def run_case(number: int, seed: int, targets: list[Target], count: Count, debug:
             target.path.write_bytes(mutated)
         signal.setitimer(signal.ITIMER_PROF, SECONDS)
         signal.alarm(WAITING)
-        target.read(draw)
+        with behind_manifest(target.manifest, draw):
+            target.read(draw)
         count.accepted += 1
     except RedxError as error:
         count.refused += 1
@@ -97,6 +102,24 @@ def run_case(number: int, seed: int, targets: list[Target], count: Count, debug:
     count.by_target[target.name, what] += 1
 
 
+@contextmanager
+def behind_manifest(folder: Path | None, draw: Random) -> Iterator[None]:
+    """Leave the manifest that lists a mutated file as it is, recompute it, or let all manifests count as empty.
+
+    With the first the file is refused before its parser sees it; with the second what the files of a run say of one
+    another is compared; with the third nothing stands before the parser.
+    """
+    way = draw.random()
+    if folder is None or way < 0.15:
+        yield
+    elif way < 0.4:
+        with resealed(folder):
+            yield
+    else:
+        with unverified():
+            yield
+
+
 def _name(number: int, seed: int, target: Target) -> str:
     return f"--only {number} --seed {seed} ({target.name})"  # with the same --target
 
@@ -109,6 +132,7 @@ def run_cases(
     cases: range,
     seed: int,
     folder: Path,
+    adapters: Path,
     seconds: float = float("inf"),
     report_every: float = 0,
     debug: bool = False,
@@ -124,6 +148,8 @@ def run_cases(
         Seed of all cases.
     folder
         An empty folder.
+    adapters
+        A finished run of adapters; its files are changed and put back.
     seconds
         Time after which no further case is started.
     report_every
@@ -135,7 +161,7 @@ def run_cases(
     """
     warnings.simplefilter("ignore")
     logging.getLogger("redx").setLevel(logging.CRITICAL)
-    material: Material = make_material(folder)
+    material: Material = make_material(folder, adapters)
     targets = [target for target in make_targets(material) if only in target.name]
     count = Count()
 
@@ -167,11 +193,14 @@ def main() -> None:
     words = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="redx-fuzz-"))
     os.environ["REDX_CACHE"] = str(folder / "cache")
+    adapters = Path(tempfile.mkdtemp(prefix="redx-fuzz-"))
     cases = range(words.cases) if words.only is None else range(words.only, words.only + 1)
     try:
-        count = run_cases(cases, words.seed, folder, words.seconds, 10, words.only is not None, words.target)
+        run = run_tiny_adapters(adapters / "made")
+        count = run_cases(cases, words.seed, folder, run, words.seconds, 10, words.only is not None, words.target)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(adapters, ignore_errors=True)
     print("\n".join(count.failures[:50]))
     print(count.table())
     print(count)

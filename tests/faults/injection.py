@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import torch
 import typer
 
 from faults.disk import Disk
@@ -33,8 +34,10 @@ MODES = {
     "power": "the machine goes down: files and entries of folders that were not flushed to disk are lost",
     "torn": "the machine goes down: of the entries of folders that were not flushed, some are lost",
     "full": "from this operation on, the disk is full",
+    "quota": "from this operation on, the user's share of the disk is used up",
     "readonly": "from this operation on, the disk is read-only",
 }
+NO_SPACE = {"full": errno.ENOSPC, "quota": errno.EDQUOT}
 
 
 class Crash(BaseException):
@@ -114,9 +117,9 @@ class Faults:
         number = len(self.operations) - 1
         if self.at < 0 or number < self.at:
             return
-        if self.mode == "full":
+        if self.mode in NO_SPACE:
             if event in CREATING:
-                self._refuse(errno.ENOSPC, event)
+                self._refuse(NO_SPACE[self.mode], event)
             return
         if self.mode == "readonly":
             self._refuse(errno.EROFS, event)
@@ -195,7 +198,8 @@ def _be_child(words: list[str], root: Path, faults: Faults, files: list[Path]) -
 def run_command(words: list[str]) -> int:
     """Run a command of redx in this process, and return its exit code.
 
-    Small files stand for MNIST, and figures are not drawn: drawing is slow, and touches no file.
+    Small files stand for MNIST, and figures are not drawn: drawing is slow, and touches no file. The number of threads
+    stays as it is, since a forked child waits for ever for the threads of its parent.
     """
     import redx.cli
     from redx.io.download import Digest
@@ -211,6 +215,7 @@ def run_command(words: list[str]) -> int:
         mock.patch.object(page, "draw_figure", _draw_nothing),
         mock.patch.object(page, "draw_panel_svg", _draw_nothing),
         mock.patch.dict(download.FILES, digests),
+        mock.patch.object(torch, "set_num_threads"),
     ):
         try:
             redx.cli.main(words)

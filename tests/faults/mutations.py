@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import pickle
@@ -15,6 +16,8 @@ from random import Random
 from typing import Any
 
 import numpy
+
+from redx.io.manifest import MANIFEST, Entry, format_manifest
 
 Mutation = Callable[[bytes, Random], bytes]
 ODD: list[Any] = [
@@ -271,6 +274,35 @@ def mutate_parquet(content: bytes, draw: Random) -> bytes:
         parquet.write_table(changed, out)
     except pyarrow.ArrowException:
         return mutate_bytes(content, draw)
+    return out.getvalue()
+
+
+def mutate_kit(content: bytes, draw: Random) -> bytes:
+    """Write an archive with another content, name or attribute of one of its entries, mostly with a new manifest."""
+    with zipfile.ZipFile(io.BytesIO(content)) as old:
+        files = {name: old.read(name) for name in old.namelist()}
+    out, chosen, resealed = io.BytesIO(), draw.choice(list(files)), draw.random() < 0.9
+    listed = {}
+    with zipfile.ZipFile(out, "w") as new:
+        for name in sorted(files, key=lambda name: name == MANIFEST):  # which comes last
+            data, entry = files[name], zipfile.ZipInfo(name)
+            if name == MANIFEST and resealed:
+                data = format_manifest(listed)
+            match draw.randrange(20) if name == chosen else None:
+                case None:
+                    pass
+                case 0:
+                    entry.filename = draw.choice(["../kit.json", "/kit.json", "x", "KIT.JSON", "a" * 300, "kit.json"])
+                case 1:
+                    entry.compress_type = draw.choice([zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+                case 2:
+                    entry.external_attr = draw.choice([0o120777, 0o010644, 0o040755, 0o100000]) << 16
+                case 3:
+                    data = draw.choice([b"", data * 2, content])
+                case _:
+                    data = (mutate_json if name.endswith(".json") else mutate_safetensors)(data, draw)
+            listed[name] = Entry(hashlib.sha256(data).hexdigest(), len(data))
+            new.writestr(entry, data)
     return out.getvalue()
 
 

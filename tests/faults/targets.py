@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from faults.mutations import (
     Mutation,
     mutate_arrays,
     mutate_json,
+    mutate_kit,
     mutate_lines,
     mutate_parquet,
     mutate_pt,
@@ -26,6 +28,10 @@ from faults.mutations import (
 from helpers.checked_runs import write_risk
 from helpers.own_data import draw_clouds, text_records, write_arrays, write_table
 from helpers.parts import draw_parts, write_parts
+from helpers.tampering import reseal, resealed
+from redx.adapters.base import BaseLM, load_base
+from redx.adapters.checking import check_adapter
+from redx.adapters.composed import ComposedLM
 from redx.composition.evaluation import certify, evaluate, match_banks
 from redx.composition.files import certify_parts
 from redx.composition.summary import read_summary
@@ -33,19 +39,25 @@ from redx.data import tables
 from redx.data.labelled import read_labelled
 from redx.io.feature_cache import FeatureCache, cached_rows
 from redx.io.files import check_name, natural_order, to_safe_name
+from redx.io.manifest import MANIFEST, SIGNATURE, read_manifest
+from redx.io.signing import make_key
 from redx.model.model import Model
 from redx.models.expert import Expert
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.runs.check import Floors, check_run, read_settings
 from redx.runs.checkpoint import evaluate_checkpoint, export_run
+from redx.runs.editing import train_expert
 from redx.runs.folder import SeedFolder, load, lock_run, read_config
 from redx.runs.inspection import inspect_path
+from redx.runs.integrity import sign_folder, verify_folder, verify_signature
+from redx.runs.kit import read_kit, write_kit
 from redx.runs.parts import read_parts
 from redx.runs.reports import read_study, write_reports
 from redx.runs.shrinking import shrink
 from redx.tasks.custom.loading import load_features
 from redx.training.datasets import expert_data, read_shared
 
+SCRATCH = re.compile(r"/tmp[a-z0-9_]{8}/")  # what `tempfile` calls its folders
 TEXTS = ["one", "two", "three"]
 NAMES = [
     "", ".", "..", "/", "a/b", "a\0b", "x" * 300, "é" * 200, "\ud800", "con", "all", "a" * 99 + "😀", "9" * 5000, " ",
@@ -55,23 +67,29 @@ NAMES = [
 
 @dataclass(frozen=True)
 class Target:
-    """A file, how it is mutated, how often it is chosen, and the function that reads it."""
+    """A file, how it is mutated, how often it is chosen, and the function that reads it.
+
+    `manifest` is the folder whose manifest lists the file.
+    """
 
     name: str
     path: Path | None
     mutations: list[Mutation]
     read: Callable[[Random], object]
     weight: float = 1.0
+    manifest: Path | None = None
 
 
 @dataclass(frozen=True)
 class Material:
-    """A finished run with its model, an expert beside it, tables, checkpoints and caches."""
+    """A finished run with its model, an expert beside it, tables, checkpoints and caches; and a run of adapters."""
 
     folder: Path
     run: Path
     model: Model
     expert: Path
+    adapters: Path
+    base: BaseLM
 
     @property
     def seed(self) -> Path:
@@ -79,8 +97,8 @@ class Material:
         return self.run / "seed-0"
 
 
-def make_material(folder: Path) -> Material:
-    """Make a tiny run and all other files in an empty folder."""
+def make_material(folder: Path, adapters: Path) -> Material:
+    """Make a tiny run and all other files but the run of adapters in an empty folder."""
     arrays = write_arrays(folder / "data.npz", **draw_clouds(120))
     epochs = {"base": 1, "experts": 1, "router": 1}
     run = folder / "run"
@@ -101,9 +119,15 @@ def make_material(folder: Path) -> Material:
     cache = FeatureCache(folder / "features", 2, {"fingerprint": "x", "pooling": "mean"})
     cache.add([[(text, torch.ones(1, 2)) for text in TEXTS]])
     expert = Path(shutil.copytree(run / "seed-0" / "experts" / "0", folder / "expert"))
+    reseal(run)
+    reseal(run / "seed-0")
+    write_kit(run, folder / "kit.zip")
+    make_key(folder / "me.key")
+    sign_folder(Path(shutil.copytree(expert, folder / "signed")), folder / "me.key")
     model = load(run)
+    model.save_pretrained(folder / "saved")
     model.experts.remove("0")
-    return Material(folder, run, model, expert)
+    return Material(folder, run, model, expert, adapters, load_base(read_config(adapters).backbone))
 
 
 def make_targets(material: Material) -> list[Target]:
@@ -167,6 +191,55 @@ def make_targets(material: Material) -> list[Target]:
         inspect_path(folder / "state.pt")
         shrink(folder / "state.pt", 1, out=folder / "slim.safetensors")
 
+    def verify(_: Random) -> None:
+        with resealed(run, seed):
+            verify_folder(run)
+            load(run)
+
+    def manifest(draw: Random) -> None:
+        verify_folder(run)
+        draw.choice([predict, measure])(draw)
+
+    def kit(draw: Random) -> None:
+        try:
+            read = read_kit(folder / "kit.zip")
+            read.check_base()
+        except redx.RedxError as error:
+            if SCRATCH.search(str(error)):
+                raise ValueError(f"a temporary folder of our own says nothing to the user: {error}") from error
+            raise
+        if draw.random() < 0.1:
+            try:
+                train_expert(read, "new", folder / "data.npz", folder / "trained")
+            finally:
+                shutil.rmtree(folder / "trained", ignore_errors=True)
+
+    def signed(_: Random) -> None:
+        verify_signature(folder / "signed", folder / "me.key.pub")
+
+    def sign(_: Random) -> None:
+        sign_folder(material.expert, folder / "me.key")
+
+    def saved(_: Random) -> None:
+        model = load(folder / "saved")
+        model.predict(rows)
+        if model.calibration_set is not None:
+            model.calibration_set()
+
+    def compose(_: Random) -> None:
+        composed = ComposedLM.from_library(library, material.base)
+        try:
+            composed.scores("abc")
+        finally:
+            composed.stack.close()
+
+    def foreign_adapter(_: Random) -> None:
+        check_adapter(library / "adapters" / "lower", material.base)
+
+    def measure_adapters(_: Random) -> None:
+        stored = read_parts(material.adapters, 0)
+        evaluate(stored.banks, task="adapters", seed=0, domains=stored.domains, rules=["red"], kinds=[], levels=[])
+
     def cache(_: Random) -> None:
         FeatureCache(folder / "features", 2, {"fingerprint": "x", "pooling": "mean"}).get(TEXTS)
 
@@ -188,6 +261,8 @@ def make_targets(material: Material) -> list[Target]:
         ]
         draw.choice(readers)()
 
+    library = material.adapters / "seed-0"
+    adapter = library / "adapters" / "lower"
     embeddings(Random(0))
     (folder / "names").mkdir(exist_ok=True)
     numbers, jsons, tensors = [mutate_arrays], [mutate_json], [mutate_safetensors]
@@ -195,7 +270,7 @@ def make_targets(material: Material) -> list[Target]:
     rows_file = shard.with_name(shard.name.replace(".index", ""))
     embedded = sorted((folder / "cache" / "embeddings").glob("rows.*")) or sorted(_embeddings().glob("rows.*"))
     part = sorted((seed / "parts").glob("residual-*"))[0]
-    return [
+    targets = [
         Target("table.jsonl", folder / "table.jsonl", [mutate_lines], read_rows(folder / "table.jsonl"), 3),
         Target("table.csv", folder / "table.csv", [mutate_lines], read_rows(folder / "table.csv"), 3),
         Target("table.parquet", folder / "table.parquet", [mutate_parquet], read_rows(folder / "table.parquet"), 3),
@@ -233,7 +308,34 @@ def make_targets(material: Material) -> list[Target]:
         ],
         Target("inspect data.npz", folder / "data.npz", numbers, inspect("data.npz"), 0.5),
         Target("names", None, [], names, 2),
+        Target("kit.zip", folder / "kit.zip", [mutate_kit], kit, 3),
+        Target("manifest.json", seed / MANIFEST, jsons, manifest, 1.5),
+        Target("manifest.json of run", run / MANIFEST, jsons, manifest, 1.5),
+        Target("signature.json", folder / "signed" / SIGNATURE, jsons, signed, 1),
+        Target("public key", folder / "me.key.pub", [mutate_lines], signed, 0.5),
+        Target("private key", folder / "me.key", [mutate_lines], sign, 0.5),
+        *[
+            Target(f"verify {path.name}", path, jsons if path.suffix == ".json" else tensors, verify, 0.5)
+            for path in (run / "config.json", run / "summary.json", seed / "model.json", seed / "state.json", part)
+        ],
+        *[
+            Target(f"saved {name}", folder / "saved" / name, jsons if name.endswith(".json") else tensors, saved, 0.5)
+            for name in ("config.json", "model.json", "summary.json", "calibration.safetensors")
+        ],
+        Target("library.json", library / "library.json", jsons, compose, 1),
+        Target("adapter ownership", adapter / "ownership.safetensors", tensors, compose, 0.5),
+        Target("adapter router", library / "router.safetensors", tensors, compose, 0.5),
+        Target("adapter_config.json", adapter / "adapter_config.json", jsons, foreign_adapter, 1),
+        Target("adapter_model", adapter / "adapter_model.safetensors", tensors, foreign_adapter, 1),
+        Target("adapter parts", library / "parts" / "residual-plain.safetensors", tensors, measure_adapters, 1),
     ]
+    return [target if "verify" in target.name else replace(target, manifest=_listing(target)) for target in targets]
+
+
+def _listing(target: Target) -> Path | None:
+    """Return the nearest folder above a file whose manifest lists it."""
+    path = target.path or Path()
+    return next((one for one in path.parents if str(path.relative_to(one)) in (read_manifest(one) or {})), None)
 
 
 def _embeddings() -> Path:

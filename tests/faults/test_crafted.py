@@ -14,6 +14,7 @@ import pytest
 from faults.crafted import attack, copy_world, crafts, open_run, verbs
 from faults.worlds import Worlds, ask
 from redx.io.files import write_json
+from redx.io.manifest import MANIFEST
 
 READERS = (
     "experts list",
@@ -28,6 +29,8 @@ READERS = (
     "experts train",
     "adapters list",
     "solve",
+    "verify",
+    "experts kit",
 )
 UNSUITED = ("adapters list", "solve")  # for a run on features
 PENDING = (*READERS[:6], "experts diff")  # readers that need the folder of the seed
@@ -50,6 +53,15 @@ def test_nothing_outside_is_touched(worlds: Worlds, part: int) -> None:
         if number % 3 == 0:
             problems = attack(worlds, craft, [names[(number + part) % len(names)]])
             assert not problems, (craft.name, problems)
+
+
+@pytest.mark.parametrize("name", ["redx.load", "certify", "verify"])
+def test_a_manifest_names_nothing_outside(worlds: Worlds, name: str) -> None:
+    found = [craft for craft in crafts(worlds.template / "run") if "outside" in craft.name.casefold()]
+    hostile = [craft for craft in found if craft.name.endswith((MANIFEST, "summary.json"))]
+    assert len(hostile) == 8
+    for craft in hostile:
+        assert attack(worlds, craft, [name]) == []
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, ...]]:

@@ -19,10 +19,10 @@ VERBS = ("run", "experts add", "router train", "export")
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of a few megabytes."""
+    """A disk of 16 megabytes."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(folder)], capture_output=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True)
     if done.returncode:
         pytest.skip("mounting a small disk is not permitted here; the injected faults stand in for it")
     yield folder
@@ -51,7 +51,22 @@ def test_a_full_disk_leaves_the_state_before(worlds: Worlds, small_disk: Path, n
     assert ended.code == 0, ended
 
 
-@pytest.mark.parametrize("mode", ["full", "readonly"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VERBS[1:])
+def test_a_disk_that_is_mounted_read_only_leaves_the_state_before(worlds: Worlds, small_disk: Path, name: str) -> None:
+    verb = worlds.verbs()[name]
+    world = Path(shutil.copytree(worlds.copy(verb), small_disk / "world"))
+    before = state_of(world)
+    mount = ["mount", "-o", "remount,ro", str(small_disk)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("mounting a disk again is not permitted here; the injected faults stand in for it")
+    ended = wait(start(verb.words, world))
+    assert (ended.code, ended.err.count("\n")) == (2, 1), ended
+    assert "Read-only file system" in ended.err
+    assert state_of(world) == before
+
+
+@pytest.mark.parametrize("mode", ["full", "quota", "readonly"])
 @pytest.mark.parametrize("name", VERBS)
 def test_a_disk_that_refuses_the_first_file_leaves_the_state_before(worlds: Worlds, name: str, mode: str) -> None:
     verb = worlds.verbs()[name]

@@ -20,10 +20,14 @@ import torch
 import faults.injection as injection
 import redx
 from helpers.own_data import draw_clouds, write_arrays
+from redx.adapters.composed import ComposedLM
+from redx.adapters.library import library_folder, read_library
+from redx.io.reading import exists, read_json
+from redx.io.signing import make_key
 from redx.runs.folder import ask_model
 from redx.runs.parts import StoredParts, read_parts
 
-LEFTOVERS = re.compile(r"\.redx-edit|\.journal\.json|\..+\.tmp")
+LEFTOVERS = re.compile(r"\.redx-edit|\.journal\.json|\..+\.(tmp|unfinished)")
 # times are in them, or hashes of such files
 VOLATILE = ("run.log", "manifest.json", "stages.json", "state.json", "summary.json", "report.html", "report.md")
 FEW = ["--set", 'noise=["swap"]', "--set", "levels=[1.0]", "--set", "epsilons=[1.0]"]
@@ -50,6 +54,8 @@ class Verb:
         What is deleted from the world before.
     changes_run
         Whether it changes a finished run.
+    steps
+        Files that it writes more than once, so that they may be neither as before nor as after.
     """
 
     name: str
@@ -58,6 +64,7 @@ class Verb:
     repeats: bool = True
     removes: tuple[str, ...] = field(default=())
     changes_run: bool = False
+    steps: tuple[str, ...] = ()
 
 
 class Worlds:
@@ -67,19 +74,28 @@ class Worlds:
     ----------
     folder
         An empty folder.
+    adapters
+        A finished run of adapters, which is copied.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, adapters: Path) -> None:
         self.folder, self.template = folder, folder / "template"
+        settings = read_json(adapters / "config.json", dict)
+        self.adapters = adapters
+        self.adapter_words = ["run", "adapters", "--preset", "tiny", "--train", "--backbone", settings["backbone"]]
+        self.adapter_words += ["--data", settings["table"]["file"], "--out", "lm"]
+        folder.mkdir(exist_ok=True)
         self.data = write_arrays(folder / "clouds.npz", **draw_clouds(80))
         own = draw_clouds(24, seed=1)
         self.own = write_arrays(folder / "own.npz", x=own["x"], y=own["y"])
+        self.key = folder / "me.key"
+        make_key(self.key)
         self.run_words = ["run", "features", "--preset", "quick", "--data", str(self.data), "--out", "run"]
         self.run_words += ["--run", "red", "--study", "none", *EPOCHS, *FEW]
         self._make_template()
 
     def _make_template(self) -> None:
-        self.template.mkdir()
+        self.template.mkdir(parents=True)
         with self.inside(self.template):
             for words in (
                 self.run_words,
@@ -88,6 +104,8 @@ class Worlds:
             ):
                 code, out = ask(words)
                 assert code == 0, out
+            shutil.copytree(self.adapters, "lm")
+            assert ask(["adapters", "save", "lm", "saved"])[0] == 0
             shutil.copytree("run", "fewer")
             assert ask(["experts", "remove", "fewer", "1"])[0] == 0
             for kind in ("features/model", "embeddings"):
@@ -115,6 +133,7 @@ class Worlds:
         """Return the commands that write, by name."""
         router = ["router", "train", "fewer"]
         train = ["experts", "train", "run", "--domain", "other", "--data", str(self.own), "--out", "other"]
+        adapter = "lm/seed-0/adapters/lower"
         verbs = [
             Verb("run", self.run_words, whole=False, removes=("run",)),
             Verb("run again", [*self.run_words, "--seed", "0", "--seed", "1"], whole=False),
@@ -124,6 +143,15 @@ class Worlds:
             Verb("experts train", train, whole=False, repeats=False),
             Verb("router train", router, changes_run=True),
             Verb("calibrate", ["calibrate", "run", "--risk", "0.3"], changes_run=True),
+            Verb("run adapters", self.adapter_words, whole=False, removes=("lm",), steps=("lm/seed-0/library.json",)),
+            Verb("adapters calibrate", ["calibrate", "lm", "--risk", "0.3"], changes_run=True),
+            Verb(
+                "adapters add", ["adapters", "add", "saved", adapter, "--name", "more"], repeats=False, changes_run=True
+            ),
+            Verb("adapters remove", ["adapters", "remove", "saved", "lower"], repeats=False, changes_run=True),
+            Verb("adapters save", ["adapters", "save", "lm", "again"], repeats=False),
+            Verb("experts kit", ["experts", "kit", "run", "--out", "kit.zip"], repeats=False),
+            Verb("sign", ["sign", "run", "--key", str(self.key)]),
             Verb("export", ["export", "run", "--out", "new.safetensors"]),
             Verb("shrink", ["shrink", "full.safetensors", "--trainable-last-n-layers", "0", "--out", "s.safetensors"]),
             Verb("report", ["report", "run"], whole=False, removes=("run/report.html", "run/report.md", "run/figures")),
@@ -179,12 +207,29 @@ def _content(path: Path) -> bytes:
 
 def answers_of(run: Path) -> dict[str, Any]:
     """Return what readers of a run get: predictions, experts and parts; or the sentence of an error."""
+    if exists(run / "library.json") or exists(run / "seed-0" / "library.json"):
+        return _answers_of_adapters(run)
     draws = torch.tensor(draw_clouds(16, seed=2)["x"]).float()
     readers: dict[str, Callable[[], Any]] = {
         "predict": lambda: redx.load(run).predict(draws),
         "list": lambda: ask_model(run, None, lambda model: [expert.info for expert in model.experts]),
         "parts": lambda: _describe_parts(read_parts(run, 0)),
     }
+    return _ask_all(readers)
+
+
+def _answers_of_adapters(run: Path) -> dict[str, Any]:
+    """Return what readers of a run of adapters, or of a saved model of some, get."""
+    readers: dict[str, Callable[[], Any]] = {
+        "scores": lambda: ComposedLM.from_pretrained(run).scores("abc").tolist(),
+        "list": lambda: read_library(library_folder(run)).names,
+    }
+    if exists(run / "config.json"):
+        readers["parts"] = lambda: _describe_parts(read_parts(run, 0))
+    return _ask_all(readers)
+
+
+def _ask_all(readers: dict[str, Callable[[], Any]]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for name, read in readers.items():
         try:

@@ -26,13 +26,17 @@ def fenced_blocks(page: Path, language: str) -> list[str]:
 
 
 def follow(page: Path, folder: Path) -> list[str]:
-    """Run every block of a page in order, in a folder that is the current one; return their languages."""
+    """Run every block of a page in order, in a folder that is the current one; return their languages.
+
+    A command that ends otherwise than with exit code 0 says so in a comment: `# exit code 1`.
+    """
     for language, content in all_blocks(page):
         if language == "py":
             subprocess.run([sys.executable, "-c", content], check=True, cwd=folder)
             continue
         for line in content.splitlines():
             with pytest.raises(SystemExit) as stop:
-                main(shlex.split(line)[1:])
-            assert not stop.value.code, line
+                main(shlex.split(line, comments=True)[1:])
+            expected = int(line.rpartition("# exit code ")[2]) if "# exit code " in line else 0
+            assert (stop.value.code or 0) == expected, line
     return [language for language, _ in all_blocks(page)]

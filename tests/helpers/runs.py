@@ -46,6 +46,12 @@ def repeat_clouds(folder: Path, run: redx.Run) -> redx.Run:
     return run_on_clouds(folder, run.folder.with_suffix(".npz"))
 
 
+def contents(run: Path) -> dict[str, bytes]:
+    """Return the content of every file of a run but its log, by path."""
+    every = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    return every | {"run.log": b"", ".lock": b""}
+
+
 def without_times(summary: dict[str, Any]) -> dict[str, Any]:
     """Return a summary without what differs between two equal runs: seconds and memory."""
     return {name: value for name, value in summary.items() if name != "cost"}

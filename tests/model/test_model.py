@@ -131,13 +131,28 @@ def test_zero_weights_are_the_base_bit_for_bit(model: redx.Model, test: Examples
     assert torch.equal(base, parts.base)
 
 
+def test_the_base_is_the_sum_of_statistics_unless_shared_examples_are_too_few() -> None:
+    shared, own = draw_images(120, 1), draw_images(400, 2)
+    model = redx.Model(own_encoder(), LABELS).fit_base(shared.x, shared.y)
+    before = model.experts.base_logits(None, model.embed(own.x))
+    model.add_expert("cars", *own.of("cars"))
+    assert not torch.equal(model.experts.base_logits(None, model.embed(own.x)), before)
+    few = redx.Model(own_encoder(), LABELS).fit_base(shared.x[: len(LABELS) - 1], shared.y[: len(LABELS) - 1])
+    assert few.experts.pool is None
+    few.add_expert("cars", *own.of("cars"))
+    few.rule = "red/anchored"
+    assert few(own.x).shape == (400, len(LABELS))
+
+
 def test_one_hot_weights_are_that_expert(model: redx.Model, test: Examples) -> None:
     parts = residual_parts(model, test.x)
     for index, name in enumerate(model.experts.names):
         alone = torch.zeros_like(parts.gates)
         alone[:, index] = 1
+        assert torch.equal(compose("red", parts, alone), parts.base + parts.residuals[:, index])
         with model.using(rule="red/anchored", without=[other for other in model.experts.names if other != name]):
-            assert torch.equal(compose("red", parts, alone), model(test.x))
+            left = residual_parts(model, test.x)  # the base learns nothing from the others either
+            assert torch.equal(compose("red", left, torch.ones_like(left.gates)), model(test.x))
 
 
 def test_adding_and_removing_restores_every_tensor(model: redx.Model, test: Examples) -> None:
@@ -262,7 +277,7 @@ def test_without_calibration_examples_the_model_keeps_its_cutoff(
     again = redx.Model.from_pretrained(tmp_path / "saved", backbone=own_encoder())
     assert torch.equal(again(test.x), model(test.x))
     again.remove_expert("cars")
-    with pytest.raises(RedxError, match="no calibration for its experts and holds no examples"):
+    with pytest.raises(RedxError, match="no shared examples, so its base cannot be computed anew"):
         again.predict(test.x)
     with pytest.raises(RedxError, match="holds no shared examples to train an expert with"):
         again.add_expert("cars", *draw_images(100, 5).of("cars"))

@@ -22,7 +22,7 @@ RULE = {
 FIGURES = {
     "seeds": [0, 1],
     "data": {"train": 1000, "validation": 10, "test": 40, "split": "disjoint", "seen_in_train": 0.25},
-    "rules": {"red": RULE, "red/plain": RULE, "base": RULE | {"noise": {}}},
+    "rules": {"red": RULE | {"shares": "sums"}, "red/plain": RULE, "base": RULE | {"noise": {}}},
 }
 
 
@@ -39,8 +39,8 @@ def test_the_card_describes_every_expert() -> None:
 
 def test_the_card_shows_the_measured_figures() -> None:
     text = card(FIGURES)
-    assert "| red | 0.8000 | 0.6000 | 0.7000 | 0.6500 | 0.5500 | 0.4500 |" in text
-    assert "| base | 0.8000 | 0.6000 | — | — | 0.5500 | 0.4500 |" in text
+    assert "| red | sums | 0.8000 | 0.6000 | 0.7000 | 0.6500 | 0.5500 | 0.4500 |" in text
+    assert "| base | — | 0.8000 | 0.6000 | — | — | 0.5500 | 0.4500 |" in text
     assert "red/plain" not in text  # only rules with their main bank
     assert "1,000 examples for training" in text
     assert "25.0% of the test questions" in text

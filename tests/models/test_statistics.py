@@ -216,12 +216,13 @@ def test_statistics_of_another_model_are_refused() -> None:
         StatisticsPool(FeatureMap(6, 9, unit=True)).check("east", own, CLASSES)
     with pytest.raises(RedxError, match="which the expert does not bring"):
         StatisticsPool(map).check("east", own, ("a",))
-    larger = Statistics(map, own.classes, 1e6 * own.gram, 1e3 * own.moments, own.counts)
+    larger = Statistics(map, own.classes, 1e6 * own.upper, 1e3 * own.moments, own.counts)
     with pytest.raises(RedxError, match="no sums of examples"):
         StatisticsPool(map).check("east", larger, CLASSES)
     scale = torch.ones(map.outputs, dtype=torch.float64)
     scale[: map.width] = 30  # the owner's features are larger than they can be
-    scaled = Statistics(map, own.classes, own.gram * scale * scale[:, None], own.moments * scale[:, None], own.counts)
+    upper = (scale * scale[:, None])[torch.triu(torch.ones_like(own.gram)).bool()] * own.upper
+    scaled = Statistics(map, own.classes, upper, own.moments * scale[:, None], own.counts)
     with pytest.raises(RedxError, match="features of another size"):
         StatisticsPool(map).check("east", scaled, CLASSES)
 

@@ -15,6 +15,8 @@ from torch import Tensor
 import redx
 from helpers.commands import Ask, succeeded
 from helpers.own_data import draw_clouds, write_arrays
+from helpers.runs import contents
+from helpers.tampering import reseal
 from redx.composition.parts import Parts
 from redx.composition.risk import RiskControl, harm_figures
 from redx.data.dataset import Split
@@ -33,14 +35,6 @@ from redx.training import datasets
 from redx.training.datasets import concatenate, read_features, split_validation
 
 RISK, DIVISIONS, HELD = 0.05, 50, 150
-
-
-def files_of(run: Path) -> dict[str, bytes]:
-    """Return the content of every file of a run but its log."""
-    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("*") if path.is_file()} | {
-        "run.log": b"",
-        ".lock": b"",
-    }
 
 
 def raw_rows(run: Path, part: str, tmp_path: Path, count: int = 20) -> Path:
@@ -80,12 +74,12 @@ def test_an_expert_that_was_trained_on_calibration_rows_is_refused(target_copy: 
     for name, more in (("marked", ()), ("unmarked", ("--no-row-hashes",))):
         words = ("--domain", name, "--data", data, "--out", tmp_path / name, *more)
         succeeded(ask("experts", "train", target_copy, *words))
-    before = files_of(target_copy)
+    before = contents(target_copy)
     code, _, error = ask("experts", "add", target_copy, tmp_path / "marked")
-    assert (code, files_of(target_copy)) == (1, before)
+    assert (code, contents(target_copy)) == (1, before)
     assert "was trained on 20 calibration examples of this run" in " ".join(error.split())
     code, _, error = ask("experts", "replace", target_copy, "0", tmp_path / "marked")
-    assert (code, files_of(target_copy)) == (1, before)
+    assert (code, contents(target_copy)) == (1, before)
     code, _, error = ask("experts", "add", target_copy, tmp_path / "marked", "--force")
     assert code == 0
     assert "warning: taken by force: Expert 'marked' was trained on 20 calibration" in " ".join(error.split())
@@ -123,6 +117,7 @@ def test_unusable_hashes_are_refused(clouds_copy: Path, tmp_path: Path) -> None:
     editing.train_expert(clouds_copy, "new", data, tmp_path / "new")
     file = tmp_path / "new" / "expert.safetensors"
     save_file(load_file(file) | {HASHES: torch.zeros(2, 2)}, file)
+    reseal(file.parent)
     with pytest.raises(RedxError, match="unusable hashes of its rows"):
         editing.add_expert(clouds_copy, tmp_path / "new")
 
@@ -182,6 +177,7 @@ def test_an_expert_that_harms_the_test_split_is_refused(
     file = tmp_path / "bad" / "expert.safetensors"
     loud = {name: 1000 * value if name.startswith("residual") else value for name, value in load_file(file).items()}
     save_file(loud, file)
+    reseal(file.parent)
     read = folder.read_feature_split
 
     def without_harm(path: Path, part: str) -> Split:
@@ -194,11 +190,11 @@ def test_an_expert_that_harms_the_test_split_is_refused(
     whole, without_first = base_of_run(clouds_copy), base_of_run(clouds_copy, ("0",))
     current = {"base": whole}
     monkeypatch.setattr(folder, "read_feature_split", without_harm)
-    before = files_of(clouds_copy)
+    before = contents(clouds_copy)
     cases = {("add", clouds_copy): whole, ("replace", clouds_copy, "0"): without_first}
     for words, current["base"] in cases.items():
         code, _, error = ask("experts", *words, tmp_path / "bad")
-        assert (code, files_of(clouds_copy)) == (1, before)
+        assert (code, contents(clouds_copy)) == (1, before)
         assert "the worst router harms" in " ".join(error.split())
         assert len(error.strip().rstrip(".").split(". ")) == 1
     current["base"] = whole

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import nullcontext
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,14 @@ from safetensors.torch import load, load_file, save
 import redx
 from helpers.commands import Ask, refused, succeeded
 from helpers.own_data import draw_clouds, write_arrays
+from helpers.tampering import CHANGES, changed, scale_tensors
 from redx.errors import RedxError
+from redx.io.manifest import MANIFEST, Entry, format_manifest
+from redx.models.expert import Expert
 from redx.runs import editing
 from redx.runs.admission import hash_rows
 from redx.runs.folder import load_seed, read_config
-from redx.runs.kit import read_kit, write_kit
+from redx.runs.kit import LIMITS, read_kit, write_kit
 from redx.training.datasets import read_features, read_shared, split_validation
 
 
@@ -90,7 +96,11 @@ def entries_of(path: Path) -> dict[str, bytes]:
 
 
 def rewrite(path: Path, entries: dict[str, bytes], **entry: Any) -> Path:
-    """Write an archive of these entries, each with other attributes than ours."""
+    """Write an archive of these entries, each with other attributes than ours, and a manifest that lists them."""
+    if MANIFEST in entries:
+        others = {name: content for name, content in entries.items() if name != MANIFEST}
+        listed = {name: Entry(sha256(content).hexdigest(), len(content)) for name, content in others.items()}
+        entries = others | {MANIFEST: format_manifest(listed)}
     with zipfile.ZipFile(path, "w", entry.pop("compression", zipfile.ZIP_STORED)) as archive:
         for name, content in entries.items():
             about = zipfile.ZipInfo(name)
@@ -99,6 +109,14 @@ def rewrite(path: Path, entries: dict[str, bytes], **entry: Any) -> Path:
                 setattr(about, key, value)
             archive.writestr(about, content)
     return path
+
+
+def with_wide_experts(content: bytes) -> bytes:
+    """Return a kit.json that asks for experts of 9999 × 9999 and more values."""
+    about = json.loads(content)
+    for settings in about["config"]["banks"].values():
+        settings |= {"shape": "mlp", "hidden": 9999, "depth": 2}
+    return json.dumps(about).encode()
 
 
 def own_data(path: Path, seed: int = 7, count: int = 120) -> Path:
@@ -151,6 +169,7 @@ def test_an_owner_trains_with_the_kit_alone(clouds_copy: Path, tmp_path: Path) -
     assert {path.name for path in (away / "new").iterdir()} == {
         "expert.json",
         "expert.safetensors",
+        "manifest.json",
         "statistics.safetensors",
     }
 
@@ -220,6 +239,10 @@ def test_a_kit_of_texts_needs_the_same_backbone(addition_copy: Path, qwen: Path,
             "features that the base does not read",
         ),
         (
+            lambda path, files: rewrite(path, files | {"kit.json": with_wide_experts(files["kit.json"])}),
+            "asks for an expert of",
+        ),
+        (
             lambda path, files: rewrite(
                 path, files | {"kit.json": files["kit.json"].replace(b'"base weights": "', b'"base weights": "0')}
             ),
@@ -235,5 +258,46 @@ def test_a_kit_from_a_stranger_is_refused(
     with pytest.raises(RedxError, match=named) as error:
         read_kit(path).check_base()
     assert str(error.value).count("\n") == 0
+    assert "ask for the kit anew." in str(error.value) or "base weights" in named, "its reader has no run to repeat"
     assert "/tmp" not in str(error.value).replace(str(tmp_path), "")
     assert {file.name for file in tmp_path.iterdir()} == {"kit.zip"}
+
+
+@pytest.mark.parametrize("name", sorted(LIMITS))
+def test_an_edited_entry_of_a_kit_is_noticed(kit: Path, tmp_path: Path, name: str) -> None:
+    folder, path = tmp_path / "kit" / "files", tmp_path / "kit.zip"
+    folder.mkdir(parents=True)
+    for entry, content in entries_of(kit).items():
+        (folder / entry).write_bytes(content)
+    tried = 0
+    for change in CHANGES.values():
+        with changed(folder / name, change) as differs:
+            with zipfile.ZipFile(path, "w") as archive:
+                for file in folder.iterdir():
+                    archive.write(file, file.name)
+            tried += differs
+            with pytest.raises(RedxError) if differs else nullcontext():
+                read_kit(path)
+    assert tried >= 9
+
+
+def test_damage_of_a_trained_expert_is_noticed(clouds_copy: Path, tmp_path: Path, ask: Ask) -> None:
+    expert = tmp_path / "new"
+    editing.train_expert(clouds_copy, "new", own_data(tmp_path / "own.npz"), expert)
+    assert "every file" in succeeded(ask("verify", expert))
+    silent = []
+    for name in ("expert.json", "expert.safetensors", MANIFEST):
+        for kind, change in CHANGES.items():
+            with changed(expert / name, change) as differs:
+                if not differs:
+                    continue
+                code, _, _ = ask("verify", expert)
+                silent += [] if code else [(name, kind, "verify")]
+                try:
+                    Expert.load(expert).tensors()
+                    silent.append((name, kind, "reader"))
+                except RedxError:
+                    pass
+    assert silent == [(MANIFEST, "missing", "reader")], "an expert from a run's folder has no manifest"
+    scale_tensors(expert / "expert.safetensors", 1.01)
+    refused(ask("experts", "add", clouds_copy, expert), "is not as redx wrote it")

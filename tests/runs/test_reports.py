@@ -64,8 +64,8 @@ def test_runs_with_the_same_test_examples_are_paired(clouds: redx.Run, clouds_co
     assert page == tmp_path / "three" / "report.html"
     text = page.with_suffix(".md").read_text()
     assert "RED of `run` is not measurably different (0.0000, p = 1)" in text
-    assert "| run | red | 0.0000 \\[0.0000, 0.0000\\] | 0 | 0 | 1.0000 |" in text
-    assert "| other | red | 0.0000" not in text
+    assert "| run | red | sums | 0.0000 \\[0.0000, 0.0000\\] | 0 | 0 | 1.0000 |" in text
+    assert "| other | red |" not in text
     data = json.loads((clouds_copy / "data.json").read_text())
     data["sha256"]["0"]["test"] = "of other examples"
     files.write_json(clouds_copy / "data.json", data)

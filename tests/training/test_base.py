@@ -19,9 +19,9 @@ from redx.training.base import (
     START,
     fit_base,
     set_class_values,
+    solve_feature_base,
     start_from_means,
     train_base,
-    train_feature_base,
 )
 
 TRAINING = TrainingConfig(epochs=40, batch=64, virtual_batch=64, lr=1e-2)
@@ -49,9 +49,10 @@ def test_the_base_of_a_run_learns_from_the_shared_subset() -> None:
     assert not torch.equal(first.weight, other.weight)
 
 
-def test_a_feature_base_gives_its_inputs_to_the_experts_too() -> None:
-    base = train_feature_base(TRAINING, draw_features(300), hidden=8, classes=10, seed=0)
-    assert (len(base.weight), base.width, base.outputs) == (8, 8 + 16, 10)
+def test_a_feature_base_is_solved_and_gives_its_inputs_to_the_experts() -> None:
+    encoder = FeatureEncoder(MLPTrunk(16, 16, 0, append_features=False))
+    base = solve_feature_base(encoder, draw_features(300), [str(label) for label in range(10)])
+    assert (len(base.weight), base.width, base.outputs) == (16, 16, 10)
     test = draw_features(200, 3)
     right = base.classify(base.embed(test.inputs)).argmax(-1) == test.labels
     assert float(right.double().mean()) > 0.8

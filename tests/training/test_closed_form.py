@@ -207,8 +207,8 @@ def test_a_regression_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("assignments", "message"),
     [
-        (["banks.residual/plain.fit=means", "banks.residual/plain.shape=linear"], "only pooled heads"),
-        (["banks.standalone/linear.fit=lda"], "only pooled heads"),
+        (["banks.residual/plain.fit=means", "banks.residual/plain.shape=linear"], "is for pooled heads"),
+        (["banks.standalone/linear.fit=lda"], "is for pooled heads"),
         (["banks.pooled/mlp.fit=means"], "for a linear head"),
         (["banks.pooled/linear.fit=ridge"], "an mlp of depth 1 with relu"),
         (["banks.pooled/ridge.activation=gelu"], "an mlp of depth 1 with relu"),

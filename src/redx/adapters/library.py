@@ -28,11 +28,12 @@ from redx.config import RouterConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import check_name, write_bytes, write_json
 from redx.io.folders import check_links
+from redx.io.manifest import require_manifest
 from redx.io.reading import check_path, exists, guarded, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.models.router import TrainedRouter, build_router
 from redx.runs.folder import choose_seed
-from redx.runs.transaction import LOCK, edit, recover, wait_for_writer
+from redx.runs.transaction import JOURNAL, LOCK, edit, recover, wait_for_writer
 
 LIBRARY = "library.json"
 MAX_CONFIG = 2**20  # bytes of adapter_config.json
@@ -83,6 +84,8 @@ def read_library(run: Path) -> LibraryFile:
     check_path(run)
     check_links(run)
     wait_for_writer(run, run)
+    for marker in ("stages.json", "README.md"):  # of a seed, and of a saved model
+        require_manifest(run, marker)
     return read_json(
         run / LIBRARY,
         LibraryFile,
@@ -164,6 +167,15 @@ def add_adapter(
     return entry
 
 
+def complete_change(run: Path) -> None:
+    """Complete a change of a library that was interrupted, as every verb that changes one does."""
+    check_path(run)
+    if exists(run / JOURNAL):
+        check_links(run)
+        with _locked(run):
+            recover(run)
+
+
 def _check_new(run: Path) -> None:
     """Refuse a folder that holds something else than a library of adapters."""
     check_path(run)
@@ -182,6 +194,7 @@ def read_adapter_file(folder: Path, file: str) -> bytes:
 
 def remove_adapter(run: Path, name: str) -> Path:
     """Remove an adapter from a library, and return the folder that it is kept in."""
+    complete_change(run)
     library = read_library(run)
     if name not in library.names:
         raise RedxError(f"There is no adapter {name!r} in {run}; choose one of {', '.join(library.names) or 'none'}.")

@@ -17,7 +17,8 @@ from redx.adapters.library import (
 )
 from redx.config import ModelConfig, RouterConfig
 from redx.errors import RedxError
-from redx.io.files import write_bytes, write_json
+from redx.io.files import new_folder, write_bytes, write_json
+from redx.io.manifest import MANIFEST, format_manifest, list_folder
 from redx.io.reading import check_path, exists, is_file, is_folder, read_json
 from redx.model.card import model_card
 
@@ -50,17 +51,19 @@ def save_composed(composed: ComposedLM, folder: Path) -> Path:
         raise RedxError(f"The adapter {missing[0]!r} is not in {composed.run}; add it with `redx adapters add`.")
     if not composed.names:
         raise RedxError(f"There are no adapters in {composed.run}; add one with `redx adapters add`.")
-    for name in composed.names:
-        source = composed.run / "adapters" / name
-        add_adapter(folder, source, composed.base, name)
-        if is_file(source / OWNERSHIP):
-            write_bytes(folder / "adapters" / name / OWNERSHIP, read_adapter_file(source, OWNERSHIP))
-    if library.router is not None:
-        write_bytes(folder / ROUTER, read_adapter_file(composed.run, ROUTER))
-        routed = {"router": library.router, "routed": library.routed}
-        write_json(folder / LIBRARY, read_library(folder).model_copy(update=routed).model_dump(mode="json"))
-    card = describe_library(read_library(folder), _figures(composed.run, composed.names, library))
-    write_bytes(folder / "README.md", card.encode())
+    with new_folder(folder) as unfinished:
+        for name in composed.names:
+            source = composed.run / "adapters" / name
+            add_adapter(unfinished, source, composed.base, name)
+            if is_file(source / OWNERSHIP):
+                write_bytes(unfinished / "adapters" / name / OWNERSHIP, read_adapter_file(source, OWNERSHIP))
+        if library.router is not None:
+            write_bytes(unfinished / ROUTER, read_adapter_file(composed.run, ROUTER))
+            routed = {"router": library.router, "routed": library.routed}
+            write_json(unfinished / LIBRARY, read_library(unfinished).model_copy(update=routed).model_dump(mode="json"))
+        card = describe_library(read_library(unfinished), _figures(composed.run, composed.names, library))
+        write_bytes(unfinished / "README.md", card.encode())
+        write_bytes(unfinished / MANIFEST, format_manifest(list_folder(unfinished)))
     return folder
 
 

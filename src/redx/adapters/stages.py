@@ -157,6 +157,7 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
     if not exists(folder / "model.json"):
         write_json(folder / "model.json", asdict(task.info))
     names = task.info.domains
+    _check_library(folder, names)
     yield from run_stages(stages, experts=[call(make_adapter, data, name) for name in names])
     yield from run_stages(stages, {"library": folder / LIBRARY}, library=[call(make_library)])
     scores = {"router": folder / "adapters" / names[-1] / OWNERSHIP}
@@ -167,6 +168,15 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
         yield [call(make_parts, data)]
     yield from run_stages(stages, parts=[call(make_parts, data)])
     return stages.done
+
+
+def _check_library(folder: Path, domains: tuple[str, ...]) -> None:
+    """Refuse a seed whose adapters were added or removed: the parts of a run count its adapters as its domains."""
+    if exists(folder / LIBRARY) and (names := read_library(folder).names) != list(domains):
+        raise RedxError(
+            f"{folder} has the adapters {', '.join(names) or 'none'}, and its run is of {', '.join(domains)}; "
+            "make a run of other adapters with --adapter NAME=FOLDER for each, and --out ANOTHER."
+        )
 
 
 def make_adapter(task: SeedTask, data: DocumentData, name: str) -> None:

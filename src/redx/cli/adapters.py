@@ -31,10 +31,11 @@ def add(
     Example: `redx adapters add runs/adapters my-lora --name recipes`
     """
     from redx.adapters.base import load_base
-    from redx.adapters.library import LIBRARY, add_adapter, library_folder, open_base, read_library
+    from redx.adapters.library import LIBRARY, add_adapter, complete_change, library_folder, open_base, read_library
     from redx.io.reading import exists
 
     run = library_folder(run, seed)
+    complete_change(run)
     known = exists(run / LIBRARY)
     base = open_base(read_library(run), backbone) if known else load_base(backbone or "smollm2-135m")
     entry = add_adapter(run, folder, base, name)

@@ -95,12 +95,13 @@ def _certify_run(folder: Path, rule: str, epsilon: list[float] | None, seed: int
 
     from redx.composition import certificate
     from redx.composition.evaluation import certify, match_banks
-    from redx.composition.rules import RuleId
+    from redx.composition.rules import RuleId, check_rule
     from redx.runs.folder import choose_seed, read_config
     from redx.runs.parts import read_parts
 
     config = read_config(folder) if seed is None else choose_seed(folder, seed)[0]
     seeds = list(config.seeds) if seed is None else [seed]
+    check_rule(rule, config.statistics.use)
     certified: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for number in seeds:
         for matched, bank, parts in match_banks(read_parts(folder, number).banks, [rule]):

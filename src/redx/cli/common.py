@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,8 +44,26 @@ def say(*lines: str, error: bool = False) -> None:
         typer.echo(printable(line), err=error)
 
 
-def show_table(columns: list[str], rows: list[list[str]], title: str | None = None) -> None:
-    """Print a table as wide as the terminal, with numbers aligned to the right."""
+def show_table(
+    columns: list[str],
+    rows: list[list[str]],
+    title: str | None = None,
+    *,
+    stacked: bool = False,
+    spare: Sequence[str] = (),
+) -> None:
+    """Print a table no wider than the terminal, with numbers aligned to the right.
+
+    Parameters
+    ----------
+    columns, rows, title
+        Titles of the columns, cells by row, and the title above.
+    stacked
+        Break the titles of columns into lines of few characters.
+    spare
+        Columns that are left out, one after the other, where the terminal is too narrow.
+    """
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -51,28 +71,44 @@ def show_table(columns: list[str], rows: list[list[str]], title: str | None = No
     def cell(text: str) -> Text:
         return Text(printable(text))  # not a str, which rich would read as markup
 
+    def heading(text: str) -> str:
+        return textwrap.fill(printable(text), 9) if stacked else printable(text)
+
+    def width(index: int) -> int:
+        cells = [*heading(columns[index]).split("\n"), *(printable(row[index]) for row in rows)]
+        return max(map(cell_len, cells)) + 3
+
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    shown, left_out = list(range(len(columns))), []
+    for name in spare:
+        if sum(map(width, shown)) + 1 > console.width and name in columns:
+            shown.remove(columns.index(name))
+            left_out.append(name)
+    columns, rows = [columns[index] for index in shown], [[row[index] for index in shown] for row in rows]
     table = Table(title=cell(title) if title else None, title_justify="left")
     for index, column in enumerate(columns):
         numeric = index > 0 and all(row[index][:1].isdigit() or row[index] in ("", "—") for row in rows)
-        table.add_column(cell(column), justify="right" if numeric else "left")
+        table.add_column(Text(heading(column)), justify="right" if numeric else "left")
     for row in rows:
         table.add_row(*map(cell, row))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    console.print(table)
+    if left_out:
+        say(f"A wider terminal also shows: {', '.join(left_out)}.")
 
 
 def show_main_rules(summary: dict[str, Any]) -> None:
     """Print the rules that most people compare: clean, with always a wrong expert, and under any router."""
-    from redx.composition.rules import RULES
+    from redx.report.short import COLUMN, hint_of, short_rules
 
     rules = summary["rules"]
     rows = []
-    for name in (name for name in RULES if name in rules and RULES[name].hint is not None):
+    for name in short_rules(rules):
         entry = rules[name]
         wrong, worst = entry["noise"].get("swap", {}).get("1"), entry["certified"].get("1")
         figures = [entry["accuracy"]["mean"], wrong, worst]
-        words = RULES[name].hint or RULES[name].about
-        rows.append([name, words, *("—" if value is None else f"{value:.4f}" for value in figures)])
-    show_table(["rule", "", "clean", "wrong expert", "any router"], rows, _title(summary))
+        row = [name, hint_of(name, rules), entry.get("shares") or "—"]
+        rows.append([*row, *("—" if value is None else f"{value:.4f}" for value in figures)])
+    show_table(["rule", "", COLUMN, "clean", "wrong expert", "any router"], rows, _title(summary), stacked=True)
     show_perplexity(summary)
 
 
@@ -86,47 +122,48 @@ def show_perplexity(summary: dict[str, Any]) -> None:
 
 
 def show_brief(summary: dict[str, Any]) -> None:
-    """Print six figures: base, RED and the mixture of experts, both also under any router, and all data pooled."""
+    """Print few figures: bases, RED and the mixture of experts, these also under any router, and all data pooled."""
     from redx.composition.rules import RULES
+    from redx.report.short import COLUMN, from_statistics, on_shared, phrase_of
 
     rules = summary["rules"]
+    names = ["base", "red", "moe", "global", *on_shared(rules)]
     rows = []
-    for name, certified in (
-        ("base", False),
-        ("red", False),
-        ("red", True),
-        ("moe", False),
-        ("moe", True),
-        ("global", False),
-    ):
-        entry = rules.get(name, {})
-        value = entry.get("certified", {}).get("1") if certified else entry.get("accuracy", {}).get("mean")
-        words = RULES[name].phrase + (", under the worst router" if certified else "")
-        rows.append([words, "—" if value is None else f"{value:.4f}"])
-    show_table(["", "accuracy"], rows, _title(summary))
+    for name in sorted(names, key=lambda name: list(RULES).index(name.partition("/")[0])):
+        entry, words = rules.get(name, {}), phrase_of(name, rules)
+        words += ": sum of the owners' statistics" if name == "base" and from_statistics(rules) else ""
+        figures = {words: entry.get("accuracy", {}).get("mean")}
+        if name.startswith(("red", "moe")):
+            figures[f"{words}, under any router"] = entry.get("certified", {}).get("1")
+        shares = entry.get("shares") or "—"
+        rows += [[key, shares, "—" if value is None else f"{value:.4f}"] for key, value in figures.items()]
+    show_table(["", COLUMN, "accuracy"], rows, _title(summary), stacked=True)
 
 
 def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
     """Print the main figures of every rule with every bank; with few kinds of noise, all of them."""
-    entries: dict[str, Any] = summary["rules"]
-    with_bank = {name.partition("/")[0] for name in entries if "/" in name}
-    rules = {name: entry for name, entry in entries.items() if name not in with_bank}  # every figure once
+    from redx.composition.summary import each_once
+    from redx.report.short import COLUMN
+
+    rules = each_once(summary["rules"])
     first = next(iter(rules.values()))
     epsilons = list(first["certified"])[-1:]
     noises = [(kind, level) for kind, curve in first["noise"].items() for level in curve]
     if not noisy or len(noises) > 6:
         noises = [pair for pair in noises if pair in (("swap", "1"), ("blur", "1"))]
-    columns = ["rule", "accuracy", "95 %", "worst domain", *(f"certified ε={e}" for e in epsilons)]
-    columns += [f"{kind} {level}" for kind, level in noises] + ["harm", "help"]
+    noisy_columns = [f"{kind} {level}" for kind, level in noises]
+    columns = ["rule", COLUMN, "accuracy", "95 %", "worst domain", *(f"certified ε={e}" for e in epsilons)]
+    columns += [*noisy_columns, "harm", "help"]
     rows = []
     for name, entry in rules.items():
         accuracy = entry["accuracy"]
         interval = f"{accuracy['low']:.4f}-{accuracy['high']:.4f}"
-        row = [name, f"{accuracy['mean']:.4f}", interval, f"{entry['worst_domain']:.4f}"]
+        row = [name, entry.get("shares") or "—", f"{accuracy['mean']:.4f}", interval, f"{entry['worst_domain']:.4f}"]
         row += [f"{entry['certified'][e]:.4f}" for e in epsilons]
         row += [f"{entry['noise'][kind][level]:.4f}" for kind, level in noises]
         rows.append([*row, f"{entry['harm']:.4f}", f"{entry['help']:.4f}"])
-    show_table(columns, rows, _title(summary))
+    spare = ("95 %", "worst domain", "help", *reversed(noisy_columns), "harm")
+    show_table(columns, rows, _title(summary), stacked=True, spare=spare)
 
 
 def _title(summary: dict[str, Any]) -> str:

@@ -35,6 +35,8 @@ def evaluate(
     Example: `redx evaluate runs/toy --rule red --noise swap --level 0.3 --epsilon 0.2`
     """
     from redx.composition.evaluation import evaluate as measure
+    from redx.composition.listing import rules_of_run, with_shares
+    from redx.composition.rules import check_rule
     from redx.composition.summary import summarise
     from redx.io import files
     from redx.runs.folder import read_config
@@ -46,18 +48,20 @@ def evaluate(
     changes = {"noise": noise, "levels": level, "epsilons": epsilon, "seeds": config.seeds}
     wanted = configure(config.task, config.preset, **changes)
     sweep = {"kinds": wanted.noise, "levels": wanted.levels, "epsilons": wanted.epsilons}
-    sweep |= {"rules": rule} if rule else {}
+    for name in rule or ():
+        check_rule(name, config.statistics.use)
     rows, examples = [], 1
     for seed in config.seeds:
         stored = checkpoint or read_parts(folder, seed)
         examples = count_units(stored.banks)
-        rows += measure(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep)
+        names = rule or rules_of_run(config, stored.banks)
+        rows += measure(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep, rules=names)
     if out:
         files.write_bytes(out, "".join(json.dumps(row) + "\n" for row in rows).encode())
     summary: dict[str, Any] = {
         "task": config.task,
         "seeds": config.seeds,
-        "rules": summarise(rows, config.main, examples),
+        "rules": with_shares(summarise(rows, config.main, examples), config),
     }
     if config.adapters is not None:
         summary["domains"] = list(read_parts(folder, config.seeds[0]).domains)

@@ -65,22 +65,24 @@ def add(
 ) -> None:
     """Add an expert that was trained elsewhere on the same base; nothing else is touched or retrained.
 
-    Exit code 1, and nothing is changed, if it was trained on calibration examples of the run, or if with it the worst
-    router harms more test examples than the risk allows.
+    Exit code 1, and nothing is changed, if it was trained on calibration examples of the run, if its statistics make
+    the base worse on held-out examples, or if with it the worst router harms more test examples than the risk allows.
 
     Example: `redx experts add runs/mnist runs/mnist/seed-0/removed/8-9`
     """
     from redx.models.expert import Expert
     from redx.runs import editing
 
-    with _risk_shown(folder, seed, as_json) as risk:
-        model, name = editing.add_expert(folder, expert, seed, unverified, force, _warn), Expert.load(expert).name
+    with _risk_shown(folder, seed, as_json) as (change, risk):
+        model = editing.add_expert(folder, expert, seed, unverified, force, _warn, change.update)
+        name = Expert.load(expert).name
         _warn_unverified(unverified, name)
     new = list(model.experts[name].new_classes)
     result = {
         "added": name,
         "experts": model.experts.names,
         "new_classes": new,
+        "change": change,
         "risk": risk,
         "note": model.routing_note,
     }
@@ -94,9 +96,9 @@ def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = F
     """
     from redx.runs import editing
 
-    with _risk_shown(folder, seed, as_json) as risk:
-        kept = editing.remove_expert(folder, name, seed)
-    result = {"removed": name, "kept": str(kept), "risk": risk}
+    with _risk_shown(folder, seed, as_json) as (change, risk):
+        kept = editing.remove_expert(folder, name, seed, change.update)
+    result = {"removed": name, "kept": str(kept), "change": change, "risk": risk}
     _print_result(as_json, result, f"removed {name}; it is kept in {kept}")
 
 
@@ -119,13 +121,13 @@ def replace(
     from redx.runs import editing
 
     new = Expert.load(expert).name
-    with _risk_shown(folder, seed, as_json) as risk:
-        model, kept = editing.replace_expert(folder, name, expert, seed, unverified, force, _warn)
+    with _risk_shown(folder, seed, as_json) as (change, risk):
+        model, kept = editing.replace_expert(folder, name, expert, seed, unverified, force, _warn, change.update)
         _warn_unverified(unverified, new)
     classes = list(model.experts[new].new_classes)
     note = f"replaced {name} by {new}{_class_note(classes)}"
     message = f"{note}; the old one is kept in {kept}; {_router_note(model)}"
-    result = {"replaced": name, "by": new, "kept": str(kept), "new_classes": classes, "risk": risk}
+    result = {"replaced": name, "by": new, "kept": str(kept), "new_classes": classes, "change": change, "risk": risk}
     result["note"] = model.routing_note
     _print_result(as_json, result, message)
 
@@ -156,6 +158,11 @@ def kit(
     )
     for sentence in inside["reveals"]:
         say(f"an owner sees {sentence}")
+    if statistics := inside["statistics"]:
+        say(
+            f"an owner sends back an expert and, without --no-statistics, sums over its examples: "
+            f"{statistics['features']:,} features and their products, at most {statistics['bytes']:,} bytes"
+        )
 
 
 def train(
@@ -246,24 +253,18 @@ def diff(
     from redx.runs.diff import diff_experts
 
     comparison = diff_experts(folder, add or [], remove or [], rule=rule, router=router, seed=seed)
+    for name in (name for name, owner in comparison["owners"].items() if owner["harmful"]):
+        stays = name in comparison["experts"]["after"]
+        hint = "`redx experts add` refuses them" if stays else "the base is better without them"
+        _warn(f"the statistics of {name} make the base worse; {hint}")
     if as_json:
         return print_json(comparison)
-    domains = comparison["domains"]
-    everything = {
-        "examples": comparison["count"],
-        **comparison["accuracy"],
-        "gained": comparison["gained"],
-        "lost": comparison["lost"],
-    }
-    rows = [
-        [name, *(f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values())]
-        for name, row in (*domains.items(), ("all", everything))
-    ]
     for change, labels in comparison["classes"].items():
         if labels:
             say(f"classes {change}: {', '.join(labels)}")
-    flips = f"{comparison['flips']} of {comparison['count']} answers to choice examples flip"
-    show_table(["domain", "examples", "before", "after", "gained", "lost"], rows, flips)
+    flips, counts = comparison["flips"], (comparison["gained"], comparison["lost"])
+    words = "{} of {} answers to choice examples flip: {} gained, {} lost"
+    _show_change(comparison, words.format(flips, comparison["count"], *counts))
     rows = [
         [f"ε = {name}", f"{row['before']:.4f}", f"{row['after']:.4f}", str(row["broken"]), str(row["appeared"])]
         for name, row in comparison["certificates"].items()
@@ -311,15 +312,48 @@ def train_router(
     _print_result(as_json, result, f"trained the router of {folder} for {', '.join(result['experts'])}")
 
 
+def _show_change(change: dict[str, Any], title: str) -> None:
+    """Print the accuracy by domain before and after a change of experts, and what new owners do to the base."""
+
+    def both(pair: dict[str, float]) -> str:
+        return f"{pair['before']:.4f} → {pair['after']:.4f}"
+
+    every = change["accuracy"] | {name: change[name] for name in ("base", "worst")} | {"examples": change["count"]}
+    rows = [
+        [name, str(one["examples"]), both(one["base"]), both(one), both(one["worst"])]
+        for name, one in (*change["domains"].items(), ("all", every))
+    ]
+    show_table(["domain", "examples", "base", change["rule"], "any router"], rows, title)
+    rows = [
+        [
+            name,
+            *(f"{one[key]:.4f}" for key in ("without", "within")),
+            *(str(one[key]) for key in ("helped", "harmed")),
+            f"{one['p']:.2g}" + " (worse)" * one["harmful"],
+        ]
+        for name, one in change["owners"].items()
+    ]
+    if rows:
+        count = next(iter(change["owners"].values()))["examples"]
+        columns = ["owner", "base without", "base with", "helped", "harmed", "p"]
+        show_table(columns, rows, f"Owners' statistics, on {count} held-out examples")
+
+
 @contextmanager
-def _risk_shown(folder: Path, seed: int | None, as_json: bool) -> Iterator[dict[str, Any]]:
-    """Print the cut-off and the test figures of a run after a change of experts; yield them, filled at the end."""
+def _risk_shown(folder: Path, seed: int | None, as_json: bool) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Print what a change of experts did to the choice examples, and what the test split shows of the run now.
+
+    Yields both, to be filled: the first by the change, the second at the end.
+    """
     from redx.runs.calibration import risk_figures
 
+    change: dict[str, Any] = {}
     risk: dict[str, Any] = {}
-    yield risk
+    yield change, risk
     risk |= risk_figures(folder, seed) or {}
     if not as_json:
+        if change:
+            _show_change(change, f"What the change did, on {change['count']} choice examples")
         show_risk(risk, f"{folder} as it stands now, on the test split")
 
 

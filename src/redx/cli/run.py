@@ -114,7 +114,7 @@ def _run_command(task: Task) -> Any:
             ],
         ),
         _parameter("all_banks", Annotated[bool, typer.Option("--all", help="print every rule with every bank")], False),
-        _parameter("brief", Annotated[bool, typer.Option("--brief", help="print six figures")], False),
+        _parameter("brief", Annotated[bool, typer.Option("--brief", help="print few figures")], False),
         _parameter(
             "track",
             Annotated[

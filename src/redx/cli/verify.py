@@ -9,6 +9,7 @@ import typer
 
 from redx.cli.common import AsJson, print_json, say, show_table
 
+SHOWN = 100  # files that differ
 Signed = Annotated[
     Path | None,
     typer.Argument(help="a run, a saved model or an expert", metavar="FOLDER", show_default=False),
@@ -35,9 +36,10 @@ def verify(
         files = [difference._asdict() for difference in differences]
         print_json({"folder": str(folder), "ok": not differences, "files": files})
     elif differences:
-        show_table(
-            ["file", "problem"], [list(difference) for difference in differences], f"{folder}: files that differ"
-        )
+        rows = [list(difference) for difference in differences[:SHOWN]]
+        show_table(["file", "problem"], rows, f"{folder}: files that differ")
+        if len(differences) > SHOWN:
+            say(f"and {len(differences) - SHOWN:,} more, which --json shows")
         say("Restore these files from a copy, or make the folder anew elsewhere; `redx run` computes reports again.")
     else:
         how = "as redx wrote it" if key is None else f"as it was signed by {key}"

@@ -14,13 +14,13 @@ from torch import Tensor
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.metrics import group_means
 from redx.composition.parts import Parts
-from redx.composition.rules import RULES, Rule, RuleId, contributing, get_rule
+from redx.composition.rules import Rule, RuleId, contributing, general_rules, get_rule
 from redx.seeding import generator
 
 RESAMPLES = 10_000  # of the bootstrap
 
 
-def correct_answers(banks: Banks, main: dict[str, str]) -> dict[str, Tensor]:
+def correct_answers(banks: Banks, main: dict[str, str], rules: Sequence[str] | None = None) -> dict[str, Tensor]:
     """Return which examples every rule answers correctly.
 
     Parameters
@@ -29,6 +29,8 @@ def correct_answers(banks: Banks, main: dict[str, str]) -> dict[str, Tensor]:
         Records of the same N examples by bank.
     main
         The main bank of every form; its answers also appear under the rule's name alone.
+    rules
+        Rules as `evaluate` takes them; by default all that exist whatever the base is.
 
     Returns
     -------
@@ -36,7 +38,7 @@ def correct_answers(banks: Banks, main: dict[str, str]) -> dict[str, Tensor]:
         Boolean tensors of shape (N,) by `RULE/BANK` and `RULE`.
     """
     answers: dict[str, Tensor] = {}
-    for rule, bank, parts in match_banks(banks, tuple(RULES)):
+    for rule, bank, parts in match_banks(banks, general_rules() if rules is None else rules):
         correct = predict(rule, parts) == parts.true_labels()
         if bank:
             answers[str(RuleId(rule.name, bank))] = correct
@@ -110,7 +112,7 @@ def difference_over_seeds(
 
 
 def compare_rules(
-    by_seed: list[Banks], main: dict[str, str], reference: str, shared: bool
+    by_seed: list[Banks], main: dict[str, str], reference: str, shared: bool, rules: Sequence[str] | None = None
 ) -> dict[str, dict[str, float | int]]:
     """Return the paired difference of one rule to every other.
 
@@ -124,13 +126,15 @@ def compare_rules(
         The rule that is compared with the others; a difference above 0 means that it answers more correctly.
     shared
         Whether all seeds have the same test examples.
+    rules
+        The other rules, as `evaluate` takes them; by default all that exist whatever the base is.
 
     Returns
     -------
     dict
         What `paired_difference` returns, by the name of the other rule; empty where the reference does not exist.
     """
-    answers = [correct_answers(banks, main) for banks in by_seed]
+    answers = [correct_answers(banks, main, rules) for banks in by_seed]
     names = [name for name in answers[0] if all(name in one for one in answers)]
     if reference not in names:
         return {}

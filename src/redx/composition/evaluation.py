@@ -15,7 +15,17 @@ from torch import Tensor
 from redx.composition import certificate, noise
 from redx.composition.metrics import Tally, by_domain, noise_area, unit_mean
 from redx.composition.parts import Held, Losses, Parts, Pieces, Record, in_pieces, predicted_classes
-from redx.composition.rules import RULES, Rule, RuleId, compose, contributing, get_rule, to_logits, vertex_scores
+from redx.composition.rules import (
+    BaseRule,
+    Rule,
+    RuleId,
+    compose,
+    contributing,
+    general_rules,
+    get_rule,
+    to_logits,
+    vertex_scores,
+)
 from redx.composition.summary import Row
 from redx.config import BankId
 from redx.errors import RedxError
@@ -281,7 +291,8 @@ def evaluate(
     domains
         Names of the domains, in the order of `Parts.domains`.
     rules
-        Rules to evaluate, such as `red`, or `red/anchored` for one bank only; by default all that are registered.
+        Rules to evaluate, such as `red`, or `red/anchored` for one bank only; by default all that exist
+        whatever the base is (`redx.composition.listing.rules_of_run` names those of a run).
     kinds, levels
         Kinds and levels of noise. The area under the noise curve needs levels from 0 to 1.
     epsilons
@@ -309,7 +320,7 @@ def evaluate(
     """
     kinds = tuple(noise.NOISES) if kinds is None else kinds
     streams = {bank: in_pieces(record) for bank, record in banks.items()}
-    matched = list(_match(streams, tuple(RULES) if rules is None else rules))
+    matched = list(_match(streams, general_rules() if rules is None else rules))
     figures: dict[int, _Figures] = {}
     for stream in streams.values():
         own = [index for index, (_, _, other) in enumerate(matched) if other is stream]
@@ -435,7 +446,7 @@ def match_banks(banks: Mapping[BankId, Held], rules: Sequence[str]) -> Iterable[
     ------
     tuple of Rule, str and Parts
         The rule, the name of the bank, and its record with the residuals that contribute under this rule. The rule
-        `base` reads no bank: its name is empty.
+        `base` reads no bank, and its name is empty; `base/NAME` is the base that this bank corrects.
 
     Examples
     --------
@@ -458,7 +469,7 @@ def _match(banks: Mapping[BankId, Held], rules: Sequence[str]) -> Iterable[tuple
             readable = {bank: record for bank, record in readable.items() if not _is_shortlist(record)}
         if only and only not in readable:
             raise RedxError(f"Rule {name!r} has no bank {only!r} here; choose one of {', '.join(readable) or 'none'}.")
-        if rule.name == "base":
+        if isinstance(rule, BaseRule) and not only:
             readable = {"": next(iter(banks.values()))}
         for bank, record in readable.items():
             if not only or bank == only:

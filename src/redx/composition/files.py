@@ -16,7 +16,7 @@ from redx.composition.evaluation import certify
 from redx.composition.metrics import wilson_interval
 from redx.composition.parts import UNKNOWN, Parts, predicted_classes
 from redx.composition.risk import RiskControl, controlled_region
-from redx.composition.rules import RULES, Rule, get_rule
+from redx.composition.rules import Rule, general_rules, get_rule
 from redx.errors import RedxError
 from redx.io.array_files import read_npz
 from redx.io.safetensors_files import open_safetensors
@@ -339,8 +339,12 @@ def _to_parts(parts: Parts | Path | str) -> Parts:
 
 def _standalone_or_residual(name: Rule | str) -> Rule:
     rule = get_rule(name)
+    if rule.needs_statistics:
+        raise RedxError(f"The rule {rule.name!r} is for runs, whose settings say what their base is; ask 'base' here.")
     if rule.form not in ("residual", "standalone"):
-        possible = ", ".join(rule.name for rule in RULES.values() if rule.form in ("residual", "standalone"))
+        possible = ", ".join(
+            rule.name for rule in map(get_rule, general_rules()) if rule.form in ("residual", "standalone")
+        )
         raise RedxError(f"The rule {rule.name!r} reads one head of its own, not experts; choose one of {possible}.")
     return rule
 

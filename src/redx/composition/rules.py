@@ -10,7 +10,7 @@ above a class or above a function that gives weights.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from redx.registry import Registry
 Form = Literal["residual", "standalone", "pooled", "averaged"]
 FORMS = ("residual", "standalone", "pooled", "averaged")
 Region = Literal["simplex", "box"]  # weights that sum to one, or each weight free in [0, 1]
+Shares = Literal["nothing", "sums", "data"]  # of an owner, beside its expert
 
 
 class Rule:
@@ -51,6 +52,11 @@ class Rule:
         Its colour in figures, such as `#d55e00`; None lets the figure choose one that is free.
     knows_domain
         Whether it reads the true domain, which a question of a user does not have.
+    shares
+        What owners share for its weights, such as `data` for a rule that was fitted on examples of all domains. What
+        they share for its base and its bank is known from the settings of a run (`redx.composition.listing.shares`).
+    needs_statistics
+        Whether it exists only where the base is the sum of owners' statistics.
 
     Examples
     --------
@@ -76,6 +82,8 @@ class Rule:
     hint: str | None = ""
     colour: str | None = None
     knows_domain: bool = False
+    shares: Shares = "nothing"
+    needs_statistics: bool = False
 
     @property
     def about(self) -> str:
@@ -99,6 +107,15 @@ class BaseRule(Rule):
 
     def weights(self, parts: Parts) -> Tensor:
         return torch.zeros_like(parts.gates)
+
+
+class StatisticsRule(BaseRule):
+    """The ridge head on the sum of owners' statistics, without experts: the base, where a run's base is this head."""
+
+    name, label, phrase = "statistics", "sum of owners' statistics", "the sum of the owners' statistics"
+    colour = "#4b535d"
+    hint = None  # short tables show it as the base
+    needs_statistics = True
 
 
 class RedRule(Rule):
@@ -127,7 +144,7 @@ class SumRule(Rule):
     """The base plus every residual in full, without a router."""
 
     name, label, phrase, colour = "sum", "sum", "the sum without a router", "#e69f00"
-    hint = "base + all residuals, no router"
+    hint = "base + all residuals"
     adversary = "box"
 
     def weights(self, parts: Parts) -> Tensor:
@@ -162,7 +179,7 @@ class UniformRule(Rule):
     """Standalone heads, their probabilities averaged."""
 
     name, label, phrase, colour = "uniform", "uniform", "uniform averaging", "#56b4e9"
-    hint = "standalone heads, averaged"
+    hint = "mean of standalone heads"
     form, keeps_base = "standalone", False
     adversary = "simplex"
 
@@ -177,7 +194,7 @@ class OracleRule(Rule):
     """The standalone head of the example's own domain: perfect routing."""
 
     name, label, phrase, colour = "oracle", "oracle", "standalone experts with perfect routing", "#cc79a7"
-    hint = "standalone heads, perfect routing"
+    hint = "moe with perfect routing"
     knows_domain = True
     form, keeps_base = "standalone", False
     routed, adversary = True, "simplex"
@@ -190,7 +207,7 @@ class GlobalRule(Rule):
     """One head trained on all data pooled: the non-modular reference, a bank of a single expert."""
 
     name, label, phrase, colour = "global", "pooled", "the head on pooled data", "#009e73"
-    hint = "one head on all data pooled"
+    hint = "one head on pooled data"
     form, keeps_base = "pooled", False
 
     def weights(self, parts: Parts) -> Tensor:
@@ -201,7 +218,7 @@ class AverageRule(Rule):
     """One network whose parameters are merged from the experts', such as their mean: a bank of a single expert."""
 
     name, label, phrase, colour = "average", "averaged", "merged parameters", "#8e6bbf"
-    hint = "the experts' parameters merged"
+    hint = "merged parameters"
     form, keeps_base = "averaged", False
 
     def weights(self, parts: Parts) -> Tensor:
@@ -268,8 +285,9 @@ class RuleRegistry(Registry[Rule]):
             rule = FunctionRule(function, **attributes)
         else:
             raise RedxError(f"The rule {name!r} is {type(entry).__name__}, no redx.Rule; derive a class from it.")
-        if rule.form not in FORMS or rule.adversary not in (None, "simplex", "box"):
-            raise RedxError(f"The rule {name!r} has an unknown form or adversary; see redx.Rule.")
+        known = rule.form in FORMS and rule.adversary in (None, *get_args(Region)) and rule.shares in get_args(Shares)
+        if not known:
+            raise RedxError(f"The rule {name!r} has an unknown form, adversary or shares; see redx.Rule.")
         super().register(name, rule)
         rule.name = name
         return entry
@@ -278,6 +296,7 @@ class RuleRegistry(Registry[Rule]):
 RULES = RuleRegistry("rule")
 for _rule in (  # in the order of tables
     BaseRule(),
+    StatisticsRule(),
     RedRule(),
     FixedRule(),
     SumRule(),
@@ -289,6 +308,11 @@ for _rule in (  # in the order of tables
     AverageRule(),
 ):
     RULES.register(_rule.name, _rule)
+
+
+def general_rules() -> tuple[str, ...]:
+    """Return the names of the rules that exist whatever the base is."""
+    return tuple(name for name, rule in RULES.items() if not rule.needs_statistics)
 
 
 class RuleId(NamedTuple):
@@ -316,6 +340,30 @@ def get_rule(rule: Rule | str) -> Rule:
     False
     """
     return rule if isinstance(rule, Rule) else RULES[rule]
+
+
+def check_rule(name: str, statistics: bool) -> None:
+    """Refuse a rule that needs a base from owners' statistics where the base is none.
+
+    Parameters
+    ----------
+    name
+        The rule, such as `red` or `red/shared`.
+    statistics
+        Whether the base is the sum of owners' statistics.
+
+    Raises
+    ------
+    RedxError
+        Where there is no such rule, or the base is another.
+    """
+    rule, bank = RuleId.parse(name)
+    if not get_rule(rule).needs_statistics:
+        return
+    if bank:
+        raise RedxError(f"The rule {rule!r} reads no bank; write {rule!r} alone, or 'base/{bank}' for a bank's base.")
+    if not statistics:
+        raise RedxError(f"The rule {rule!r} needs a base from owners' statistics, and this base is none; ask 'base'.")
 
 
 def compose(rule: Rule | str, parts: Parts, weights: Tensor | None = None) -> Tensor:

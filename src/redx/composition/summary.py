@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from redx.composition.metrics import mean_interval
-from redx.composition.rules import RULES, RuleId, get_rule
+from redx.composition.rules import RULES, BaseRule, RuleId, get_rule
 from redx.errors import RedxError
 from redx.io.reading import guarded, read_json
 
@@ -61,6 +62,14 @@ def summarise(rows: list[Row], main: dict[str, str], examples: int) -> dict[str,
         if not bank or main.get(get_rule(rule).form) == bank:
             rules[rule] = entry
     return dict(sorted(rules.items(), key=lambda item: list(RULES).index(RuleId.parse(item[0]).rule)))
+
+
+def each_once(rules: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of every rule and bank once: without those of a main bank under its rule's name alone."""
+    with_bank = {RuleId.parse(name).rule for name in rules if RuleId.parse(name).bank}
+    return {
+        name: entry for name, entry in rules.items() if name not in with_bank or isinstance(RULES.get(name), BaseRule)
+    }
 
 
 def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: int) -> dict[str, Any]:
@@ -119,6 +128,7 @@ class RuleFigures(_Open):
     worst_domain: float | None = None
     harm: float | None = None
     help: float | None = None
+    shares: str | None = None
     per_domain: dict[str, float | None] = {}
     per_class: dict[str, dict[str, float | None]] = {}
     certified: dict[str, float | None] = {}

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CHOICES: dict[str, Callable[[], Iterable[str]]] = {  # looked up when they are needed, since plugins may add some
     "rule": lambda: RULES,
     "experts": lambda: ("risk", "anchored", "plain"),
-    "anchor": lambda: ("margin", "truth", "size"),
     "router": lambda: (KEYS, *ROUTERS),
 }
 
@@ -56,9 +55,9 @@ def check_parameters(estimator: RedClassifier) -> None:
             raise InvalidInput(f"{name}={value!r} is no number from 0 to 1; choose one such as 0.01.")
     if estimator.confidence in (0, 1):
         raise InvalidInput(f"confidence={estimator.confidence!r} cannot be promised; choose one such as 0.95.")
-    for name, least in {"n_domains": 2, "hidden": 1, "rank": 1, "epochs": 1}.items():
+    for name, least in {"n_domains": 2, "hidden": 1, "epochs": 1}.items():
         value = getattr(estimator, name)
-        if name == "epochs" and value is None:
+        if name in ("hidden", "epochs") and value is None:
             continue
         if not isinstance(value, Integral) or value < least:
             raise InvalidInput(f"{name}={value!r} is no whole number from {least} on; choose a larger one.")

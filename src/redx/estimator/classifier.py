@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +32,15 @@ from redx.estimator.checks import (
     split_examples,
     to_label_values,
 )
-from redx.estimator.state import FittedState, build_config, standardise, to_arrays, to_double_precision, to_tensors
+from redx.estimator.state import (
+    FittedState,
+    build_config,
+    build_encoder,
+    expert_from_plain,
+    expert_to_plain,
+    standardise,
+    to_double_precision,
+)
 from redx.io.files import natural_order
 from redx.model.model import Backbone
 from redx.models.backbones import hub
@@ -41,7 +50,7 @@ from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
 from redx.seeding import generator
 from redx.training.banks import train_pooled
-from redx.training.base import train_feature_base
+from redx.training.base import solve_feature_base
 from redx.training.datasets import ExpertData, expert_data, expert_datasets
 from redx.training.experts import train_experts
 from redx.training.router import train_router
@@ -66,9 +75,6 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         examples support.
     confidence
         None: the risk is kept on average over held-out sets. Otherwise it is kept with this probability.
-    anchor
-        What an anchored expert keeps outside its domain: the `margin` of the base, the `truth`, or a small `size` of
-        its residual.
     router
         `keys` are the experts' own ownership scores, so experts can be added and removed; `mlp` and `linear` are
         trained on all domains together and have a fixed number of gates.
@@ -79,11 +85,9 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     n_domains
         Number of clusters that become domains where no `domains` are given.
     hidden
-        Width of the base's layer.
-    rank
-        Rank of each expert's residual.
+        Number of random features of the base; None: twice the number of training examples, at most 1000.
     epochs
-        Passes over the data in each stage; None: enough for the number of examples.
+        Passes over the data with which a router other than `keys` is trained; None: enough for the number of examples.
     backbone
         What turns examples into features, frozen: the name or folder of a language model, and X is then a sequence of
         texts; or any `nn.Module` or function from a batch to features, (N, D), and X is what it reads.
@@ -105,7 +109,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     --------
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
-    >>> classifier = RedClassifier(random_state=0, epochs=5, n_domains=2).fit(X, y)
+    >>> classifier = RedClassifier(random_state=0, n_domains=2).fit(X, y)
     >>> classifier.predict(X).shape, classifier.certified_radius(X).shape
     ((150,), (150,))
     """
@@ -117,13 +121,11 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         experts: str = "risk",
         risk: float | None = None,
         confidence: float | None = None,
-        anchor: str = "margin",
         router: str = "keys",
         share: float = 1.0,
         held_out: float = 0.2,
         n_domains: int = 3,
-        hidden: int = 64,
-        rank: int = 16,
+        hidden: int | None = None,
         epochs: int | None = None,
         backbone: Backbone = None,
         random_state: Any = None,
@@ -132,13 +134,11 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         self.experts = experts
         self.risk = risk
         self.confidence = confidence
-        self.anchor = anchor
         self.router = router
         self.share = share
         self.held_out = held_out
         self.n_domains = n_domains
         self.hidden = hidden
-        self.rank = rank
         self.epochs = epochs
         self.backbone = backbone
         self.random_state = random_state
@@ -152,7 +152,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     # --- training
 
     def fit(self, X: Any, y: Any, domains: Any = None) -> RedClassifier:
-        """Train base, experts and router.
+        """Solve for base and experts, and train the router where there is something to train.
 
         Parameters
         ----------
@@ -186,20 +186,17 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         own_classes = domains is not None and classes_are_disjoint(domain_index, labels)
         if self.experts == "risk":
             self.risk_ = self._supported_risk(int(held.sum()))
-        rows = int((~held).sum())
-        config = build_config(self.get_params(), len(shared), rows, len(self.domains_), own_classes)
+        config = build_config(self.get_params(), int((~held).sum()), len(self.domains_), own_classes)
         every = Split(x, torch.from_numpy(labels), torch.from_numpy(domain_index))
-        subset = every.only(torch.from_numpy(shared))
-        base = train_feature_base(config.base.training, subset, self.hidden, len(self.classes_), seed)
-        every = Split(base.embed(x), every.labels, every.domains)
-        train, rest = every.only(torch.from_numpy(~held)), every.only(torch.from_numpy(held))
         names = tuple(map(str, self.classes_))
+        anchors = every.only(torch.from_numpy(shared))
+        base = solve_feature_base(build_encoder(x.shape[1]), anchors, names)
+        train, rest = every.only(torch.from_numpy(~held)), every.only(torch.from_numpy(held))
         fingerprint = fingerprint_base(base, config, names, (features.shape[1],))
         if isinstance(self.backbone, str):
             fingerprint["backbone"] = hub.hash_model(hub.model_folder(self.backbone))
         elif self.backbone is not None:
             fingerprint["backbone"] = mark_backbone(self.backbone)
-        anchors = every.only(torch.from_numpy(shared))
         state = FittedState(config, base, anchors, rest, names, self.domains_, fingerprint, seed, mean, scale)
         self._state = state
         experts = self._train_experts(expert_datasets(self.domains_, train, anchors, rest))
@@ -208,6 +205,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if config.of_form("pooled"):
             state.pooled = train_pooled(config, base, train, rest, seed, 1.0)
         self.model_ = state.compose(experts, self._to_inputs, self.rule)
+        if self.experts == "risk":
+            self.model_.current_control()
 
     def _supported_risk(self, examples: int) -> float:
         try:
@@ -240,13 +239,18 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
 
     # --- experts
 
-    def _train_experts(self, datasets: Sequence[ExpertData], new: Sequence[str] = ()) -> list[Expert]:
-        """Train experts that bring these new classes."""
+    def _train_experts(
+        self, datasets: Sequence[ExpertData], new: Sequence[str] = (), statistics: bool = True
+    ) -> list[Expert]:
+        """Fit experts that bring these new classes; with `statistics` the base learns from their examples too."""
         state = self._state
         seed, base, classes = state.seed, extend_base(state.base, len(new)), (*state.classes, *new)
-        return train_experts(state.config, datasets, base, seed, 1.0, classes, state.fingerprint)
+        shared = state.anchors if statistics else None
+        return train_experts(state.config, datasets, base, seed, 1.0, classes, state.fingerprint, shared=shared)
 
-    def add_expert(self, X: Any, y: Any = None, domain: Any = None, new_classes: bool = False) -> str:
+    def add_expert(
+        self, X: Any, y: Any = None, domain: Any = None, new_classes: bool = False, statistics: bool = True
+    ) -> str:
         """Add an expert and return its name.
 
         Parameters
@@ -259,6 +263,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             The name of the new domain.
         new_classes
             Accept other labels: the expert brings them as classes of its own, and `classes_` grows.
+        statistics
+            Whether the base learns from its examples, by their statistics, which are then part of the expert.
         """
         check_is_fitted(self, "model_")
         if y is None:
@@ -269,7 +275,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             if self._state.config.has_ownership:
                 expert.ownership(self._state.config.ownership, self.model_.base)  # refused where it brings none
         else:
-            expert = self._train_one_expert(X, y, domain, new_classes)
+            expert = self._train_one_expert(X, y, domain, new_classes, statistics)
         to_label_values(self._fitted_classes, expert.new_classes)  # refused before anything changes
         name = self.model_.experts.add(expert)
         self.model_.experts.apply(to_double_precision)
@@ -289,7 +295,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         fitted = self._fitted_classes
         self.classes_ = np.concatenate([fitted, to_label_values(fitted, new)]) if new else fitted
 
-    def _train_one_expert(self, X: Any, y: Any, domain: Any, new_classes: bool) -> Expert:
+    def _train_one_expert(self, X: Any, y: Any, domain: Any, new_classes: bool, statistics: bool) -> Expert:
         if domain is None:
             raise InvalidInput("The new domain has no name; give it as `domain`.")
         name, state = str(domain), self._state
@@ -318,7 +324,7 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         domains = torch.full_like(labels, domain_index)
         own = Split(state.base.embed(state.standardise(features).float()), labels, domains)
         nothing = own.only(torch.arange(0))
-        return self._train_experts([expert_data(name, own, nothing, state.anchors, self.domains_)], new)[0]
+        return self._train_experts([expert_data(name, own, nothing, state.anchors, self.domains_)], new, statistics)[0]
 
     def _check_gate(self, name: str) -> None:
         if self._state.router is not None and name not in self.domains_:
@@ -386,8 +392,9 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(cast(Any, super().__getstate__()))
         if "model_" in state:
-            experts = [(expert.info, to_arrays(expert.tensors())) for expert in state.pop("model_").experts]
-            state |= {"_state": self._state.to_plain(), "_experts": experts}
+            library = state.pop("model_").experts
+            plain = replace(self._state, head=library.head).to_plain()
+            state |= {"_state": plain, "_experts": [expert_to_plain(expert) for expert in library]}
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -397,5 +404,5 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         if experts is not None:
             self._fitted_classes = state.get("_fitted_classes", self.classes_)  # absent in older pickles
             self._state = FittedState.from_plain(state["_state"])
-            restored = [Expert(info, to_tensors(arrays)) for info, arrays in experts]
+            restored = [expert_from_plain(*parts) for parts in experts]
             self.model_ = self._state.compose(restored, self._to_inputs, self.rule)

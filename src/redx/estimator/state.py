@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,24 +18,30 @@ from redx.config import (
     ModelConfig,
     OwnershipConfig,
     RouterConfig,
-    TrainingConfig,
+    StatisticsConfig,
     TrunkConfig,
 )
 from redx.data.clusters import MAX_DEVIATIONS
 from redx.data.dataset import Split
+from redx.model.defaults import default_training
 from redx.model.model import Model, ModelInfo
 from redx.model.persistence import fixed_banks
 from redx.models.base import Base
 from redx.models.encoder import FeatureEncoder
 from redx.models.expert import Expert
+from redx.models.feature_map import FeatureMap
 from redx.models.library import ExpertLibrary
+from redx.models.ridge_head import RidgeHead, StatisticsPool
 from redx.models.router import TrainedRouter, build_router
+from redx.models.statistics import Statistics
 from redx.models.trunks import MLPTrunk
 
-BATCH = 64  # examples per step
-MIN_STEPS = 120  # of each stage, unless the number of epochs is given
-MIN_EPOCHS = 10  # unless given
-LEARNING_RATE = 5e-3  # of AdamW: few steps, small networks
+MOST_FEATURES = 1000  # random features of the base, where twice the number of examples is more
+EXPERT_FEATURES = 256  # the same of an expert and of its ownership score
+WIDTH = 64  # hidden layer of a trained router and of a pooled head
+LEFT_OUT = 400  # examples that are left out in turn to choose the base's λ
+WEIGHT = 0.5  # what a weight of one moves the answer from the base towards the expert's own answer
+OWNERSHIP_ANCHORS = 4.0  # weight of other domains in an ownership score by classes
 Arrays = dict[str, np.ndarray]
 
 
@@ -58,6 +63,8 @@ class FittedState:
         Standardisation of the user's features, (F,).
     router, pooled
         Tensors of the trained router and of the pooled heads, where there are any.
+    head
+        The base of these experts' statistics, where it was solved before.
     """
 
     config: ModelConfig
@@ -72,6 +79,7 @@ class FittedState:
     scale: np.ndarray
     router: dict[str, Tensor] | None = None
     pooled: dict[str, Tensor] | None = None
+    head: RidgeHead | None = None
 
     def standardise(self, features: np.ndarray) -> Tensor:
         """Return standardised features in double precision, clipped to a few standard deviations."""
@@ -80,7 +88,7 @@ class FittedState:
     def compose(self, experts: Sequence[Expert], read: Callable[[Any], Tensor], rule: str) -> Model:
         """Return the composed model in double precision: an answer must not depend on the batch it is in."""
         config = self.config
-        base = Base.from_tensors(self.base.tensors(), _build_encoder(len(self.mean), config.base.trunk.hidden)).double()
+        base = Base.from_tensors(self.base.tensors(), build_encoder(len(self.mean))).double()
         library = ExpertLibrary(
             {expert.name: expert for expert in experts},
             base,
@@ -88,6 +96,8 @@ class FittedState:
             config.ownership,
             lambda: dict(self.fingerprint),
             self.classes,
+            self._pool(),
+            config.statistics.weight,
         )
         library.apply(to_double_precision)
         router = None
@@ -113,6 +123,12 @@ class FittedState:
             anchor_data=lambda: _to_double(self.anchors),
         )
 
+    def _pool(self) -> StatisticsPool:
+        map = FeatureMap.create(self.config.statistics, self.base)
+        return StatisticsPool(
+            map, lambda: self.anchors, None, lambda: self.fingerprint["base weights"], self.head, LEFT_OUT
+        )
+
     def to_plain(self) -> dict[str, Any]:
         """Return the state as arrays and plain values, to be pickled."""
         return vars(self) | {
@@ -122,20 +138,23 @@ class FittedState:
             "calibration": to_arrays(vars(self.calibration)),
             "router": self.router and to_arrays(self.router),
             "pooled": self.pooled and to_arrays(self.pooled),
+            "head": self.head and (self.head.weight.numpy(), *_about(self.head)),
         }
 
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> FittedState:
         """Return the state that `to_plain` described."""
         config = ModelConfig.model_validate(plain["config"])
-        encoder = _build_encoder(len(plain["mean"]), config.base.trunk.hidden)
+        base = Base.from_tensors(to_tensors(plain["base"]), build_encoder(len(plain["mean"])))
+        map = FeatureMap.create(config.statistics, base)
         changed = {
             "config": config,
-            "base": Base.from_tensors(to_tensors(plain["base"]), encoder),
+            "base": base,
             "anchors": Split(**to_tensors(plain["anchors"])),
             "calibration": Split(**to_tensors(plain["calibration"])),
             "router": plain["router"] and to_tensors(plain["router"]),
             "pooled": plain["pooled"] and to_tensors(plain["pooled"]),
+            "head": plain["head"] and RidgeHead(map, torch.from_numpy(plain["head"][0]), *plain["head"][1:]),
         }
         return FittedState(**plain | changed)
 
@@ -153,59 +172,71 @@ def standardise(features: np.ndarray, mean: np.ndarray, scale: np.ndarray) -> Te
     return torch.from_numpy(((features - mean) / scale).clip(-MAX_DEVIATIONS, MAX_DEVIATIONS))
 
 
-def build_config(parameters: dict[str, Any], shared: int, rows: int, domains: int, own_classes: bool) -> ModelConfig:
+def build_config(parameters: dict[str, Any], rows: int, domains: int, own_classes: bool) -> ModelConfig:
     """Return the settings of every stage.
 
     Parameters
     ----------
     parameters
         Parameters of the estimator, as `get_params` returns them.
-    shared, rows, domains
-        Numbers of shared examples, training examples and domains; they decide the number of epochs.
+    rows, domains
+        Numbers of training examples and of domains; they decide how many random features are used.
     own_classes
         Whether every class belongs to one domain alone, so that ownership can be scored by classes.
     """
-
-    def training(examples: int) -> TrainingConfig:
-        steps = math.ceil(max(1, examples) / BATCH)
-        epochs = parameters["epochs"] or max(MIN_EPOCHS, math.ceil(MIN_STEPS / steps))
-        return TrainingConfig(
-            epochs=epochs, batch=BATCH, virtual_batch=BATCH, lr=LEARNING_RATE, weight_decay=1e-2, warmup=0.1
-        )
-
-    hidden, experts, router = parameters["hidden"], parameters["experts"], parameters["router"]
-    per_expert = training(rows // domains)
-    residual = BankConfig(shape="lowrank", hidden=parameters["rank"], dropout=0.1, training=per_expert)
-    head = BankConfig(shape="mlp", hidden=hidden, depth=1, training=per_expert)
+    experts, router = parameters["experts"], parameters["router"]
+    training = default_training(rows, parameters["epochs"])
     kind = "plain" if experts == "plain" else "anchored"
-    if kind == "anchored":
-        residual = residual.model_copy(update={"anchor": parameters["anchor"]})
-        head = head.model_copy(update={"anchor": "truth"})
-    banks = {BankId("residual", kind): residual}
+    head = BankConfig(
+        shape="mlp",
+        hidden=min(EXPERT_FEATURES, rows),
+        depth=1,
+        activation="relu",
+        fit="ridge",
+        anchor="none" if experts == "plain" else "truth",
+    )
+    banks = {BankId("residual", kind): head}
     if experts == "risk":
-        controlled = residual.model_copy(update={"experts_of": BankId("residual", kind), "controlled": True})
+        controlled = head.model_copy(update={"experts_of": BankId("residual", kind), "controlled": True})
         banks[BankId("residual", "risk")] = controlled
     form = get_rule(parameters["rule"]).form
     if form in ("standalone", "averaged"):
         banks[BankId("standalone", kind)] = head
     if form == "pooled":
-        banks[BankId("pooled", "mlp")] = head.model_copy(update={"anchor": "none", "training": training(rows)})
-    scorer = residual.model_copy(update={"anchor": "truth", "anchor_weight": 4.0}) if own_classes else head
+        banks[BankId("pooled", "mlp")] = BankConfig(shape="mlp", hidden=WIDTH, depth=1, training=training)
     return ModelConfig(
         risk=parameters["risk"],
         confidence=parameters["confidence"],
         banks=banks,
         main={"residual": "risk" if experts == "risk" else kind, "standalone": kind, "pooled": "mlp", "averaged": kind},
-        base=BaseConfig(
-            share=parameters["share"],
-            trunk=TrunkConfig(shape="mlp", hidden=hidden, depth=1),
-            training=training(shared),
+        base=BaseConfig(share=parameters["share"], trunk=TrunkConfig(shape="linear")),
+        statistics=StatisticsConfig(
+            use=True,
+            size=parameters["hidden"] or min(MOST_FEATURES, 2 * rows),
+            unit=False,
+            guided=0.0,
+            shift=0.5,
+            weight=WEIGHT,
         ),
-        ownership=OwnershipConfig(kind="classes" if own_classes else "binary", bank=scorer),
-        router=RouterConfig.model_validate(
-            {"shape": router, "hidden": hidden, "dropout": 0.1, "training": training(rows)}
+        ownership=OwnershipConfig(
+            kind="classes" if own_classes else "binary",
+            bank=head.model_copy(update={"anchor": "truth", "anchor_weight": OWNERSHIP_ANCHORS}),
         ),
+        router=RouterConfig.model_validate({"shape": router, "hidden": WIDTH, "dropout": 0.1, "training": training}),
     )
+
+
+def expert_to_plain(expert: Expert) -> tuple[dict[str, Any], Arrays, tuple[dict[str, Any], Arrays] | None]:
+    """Return an expert as plain values and arrays: its description, its tensors and its statistics."""
+    sums = expert.statistics()
+    return expert.info, to_arrays(expert.tensors()), sums and (sums.describe(), to_arrays(sums.tensors()))
+
+
+def expert_from_plain(
+    info: dict[str, Any], arrays: Arrays, sums: tuple[dict[str, Any], Arrays] | None = None
+) -> Expert:
+    """Return the expert that `expert_to_plain` described."""
+    return Expert(info, to_tensors(arrays), sums and Statistics.from_tensors(to_tensors(sums[1]), sums[0]))
 
 
 def to_arrays(tensors: dict[str, Tensor]) -> Arrays:
@@ -218,6 +249,11 @@ def to_tensors(arrays: Arrays) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}
 
 
-def _build_encoder(features: int, hidden: int) -> FeatureEncoder:
-    with torch.random.fork_rng(devices=[]):  # initial weights are drawn, and overwritten; nobody else's draws change
-        return FeatureEncoder(MLPTrunk(features, hidden, 1, append_features=True))
+def _about(head: RidgeHead) -> tuple[Any, ...]:
+    """Return what a head is made of beside its map and its weight."""
+    return head.classes, head.missing, head.owners, head.chosen
+
+
+def build_encoder(features: int) -> FeatureEncoder:
+    """Return an encoder that gives standardised features as they are."""
+    return FeatureEncoder(MLPTrunk(features, features, 0, append_features=False))

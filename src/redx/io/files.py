@@ -10,6 +10,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -122,6 +123,46 @@ def make_folder(folder: Path) -> None:
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
         sync_folder(folder.parent)
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder beside a new one, and rename it to that at the end of the block.
+
+    What a killed process has left of the same folder is deleted first.
+
+    Parameters
+    ----------
+    folder
+        The folder to make; it must not exist, or be empty.
+
+    Yields
+    ------
+    Path
+        The folder to write to.
+
+    Raises
+    ------
+    RedxError
+        If the folder cannot be written.
+    """
+    unfinished = folder.absolute().with_name(f".{folder.absolute().name}.unfinished")
+    try:
+        if unfinished.is_dir() and not unfinished.is_symlink():
+            shutil.rmtree(unfinished)
+        make_folder(unfinished)
+        try:
+            yield unfinished
+            for path in [*unfinished.rglob("*"), unfinished]:
+                if path.is_dir():
+                    sync_folder(path)
+            os.replace(unfinished, folder)
+            sync_folder(folder.parent)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+    except OSError as error:
+        raise RedxError(f"Cannot write {folder} ({error.strerror}); free space or choose another folder.") from error
 
 
 def sync_folder(folder: Path) -> None:

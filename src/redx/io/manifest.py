@@ -23,7 +23,7 @@ from redx.errors import RedxError
 
 MANIFEST, SIGNATURE = "manifest.json", "signature.json"
 FORMAT = 1
-LIMIT = 2**28  # bytes of the largest manifest
+LIMIT = 2**26  # bytes of the largest manifest: 500,000 files
 DEPTH = 3  # folders above a file that may hold its manifest: NAME, experts, seed-N
 SETTLED = 2 * 10**9  # nanoseconds after which the times of a file tell it from a later state
 KEPT = 2**16  # hashes that a process keeps
@@ -191,14 +191,18 @@ def _read(path: str) -> Entries | None:
 
 
 def _parse(content: bytes) -> Entries | None:
+    from redx.io.reading import parse_json
+
     try:
-        value: Any = json.loads(content)
+        value: Any = parse_json(content.decode())
         if value["redx_manifest"] != FORMAT or set(value) != {"redx_manifest", "files"}:
             return None
         entries = {name: Entry(**entry) for name, entry in value["files"].items()}
-        for entry in entries.values():
+        for name, entry in entries.items():
             if not DIGEST.fullmatch(entry.sha256) or type(entry.size) is not int or entry.size < 0:
                 return None
+            if "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
+                return None  # it would lead out of the folder
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return entries if format_manifest(entries) == content else None  # no key twice, and nothing else in it

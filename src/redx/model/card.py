@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from redx.composition.rules import RuleId
 from redx.config import ModelConfig
+from redx.report.short import short_rules, told_base
 
 SHOWN = ("base", "red", "sum", "moe", "uniform", "global")  # rules in the table of figures
 TAGS = ["mixture-of-experts", "modular-deep-learning", "certified-robustness"]
@@ -65,9 +67,15 @@ def model_card(
         expert_rows=[_expert_row(info, source) for info in experts],
         data=figures.get("data"),
         seeds=figures.get("seeds"),
-        rule_rows=[_rule_row(name, figures["rules"][name]) for name in SHOWN if name in figures.get("rules", {})],
+        rule_rows=[_rule_row(name, figures["rules"][name]) for name in _shown(figures.get("rules", {}))],
+        told_base=told_base(figures.get("rules", {})),
     )
     return str(card).rstrip("\n") + "\n"
+
+
+def _shown(rules: dict[str, Any]) -> list[str]:
+    """Return the rules in the table of figures."""
+    return [name for name in short_rules(rules) if RuleId.parse(name).rule in SHOWN]
 
 
 def _expert_row(info: dict[str, Any], source: str) -> list[str]:
@@ -82,7 +90,7 @@ def _rule_row(name: str, entry: dict[str, Any]) -> list[str]:
     """Return the cells of one rule: accuracy, under noise, and certified."""
     swap, certified = entry["noise"].get("swap", {}), entry["certified"]
     values = [entry["accuracy"]["mean"], entry["worst_domain"], swap.get("0.5"), swap.get("1")]
-    return list(map(_cell, [name, *values, certified.get("0.25"), certified.get("1")]))
+    return list(map(_cell, [name, entry.get("shares"), *values, certified.get("0.25"), certified.get("1")]))
 
 
 def _cell(value: Any) -> str:

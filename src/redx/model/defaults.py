@@ -12,6 +12,7 @@ from redx.config import (
     ModelConfig,
     OwnershipConfig,
     RouterConfig,
+    StatisticsConfig,
     TrainingConfig,
     TrunkConfig,
 )
@@ -42,7 +43,13 @@ def default_training(examples: int, epochs: int | None = None) -> TrainingConfig
     )
 
 
-def default_config(backbone: str = "features", shared: int = 0, own: int = 0, own_labels: bool = True) -> ModelConfig:
+def default_config(
+    backbone: str = "features",
+    shared: int = 0,
+    own: int = 0,
+    own_labels: bool = True,
+    statistics: StatisticsConfig = StatisticsConfig(use=True),
+) -> ModelConfig:
     """Return the settings of a model with anchored experts under risk control and the router `keys`.
 
     Parameters
@@ -53,6 +60,8 @@ def default_config(backbone: str = "features", shared: int = 0, own: int = 0, ow
         Numbers of shared examples and of the expert's own; they decide the number of epochs.
     own_labels
         Whether domains have labels of their own, so that an expert's domain is recognised by them.
+    statistics
+        Settings of the statistics that owners share, whose sum is the base.
     """
     residual = BankConfig(shape="lowrank", hidden=RANK, dropout=0.1, anchor="margin", training=default_training(own))
     scorer = BankConfig(shape="mlp", hidden=HIDDEN, depth=1, training=default_training(own))
@@ -66,6 +75,7 @@ def default_config(backbone: str = "features", shared: int = 0, own: int = 0, ow
             trunk=TrunkConfig(shape="mlp", hidden=HIDDEN, depth=1),
             training=default_training(shared),
         ),
+        statistics=statistics,
         banks={KIND: residual, CONTROLLED: residual.model_copy(update={"experts_of": KIND, "controlled": True})},
         main={"residual": CONTROLLED.name},
         ownership=OwnershipConfig(kind="classes" if own_labels else "binary", bank=scorer),

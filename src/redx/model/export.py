@@ -78,7 +78,7 @@ class ComposedHead(nn.Module):
         ownership = self._ownership(base, read) if hasattr(self, "scorer") else residuals[..., 0]
         base = base / self.unit
         if self.statistics is not None:
-            shared, base = base, self.statistics(h) / self.unit
+            shared, base = base, self.statistics.classify(h) / self.unit
             residuals = self.share * (residuals + (shared - base)[:, None])
         if self.score is not None:
             active = confidences(self.score, base, residuals, ownership) > self.cutoff

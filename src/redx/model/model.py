@@ -20,8 +20,8 @@ from redx.composition.abstention import abstention_cutoff, class_means, familiar
 from redx.composition.confidence import confidences
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.risk import RiskControl
-from redx.composition.rules import Rule, RuleId, compose, get_rule, to_logits
-from redx.config import BankId, ModelConfig
+from redx.composition.rules import Rule, RuleId, check_rule, compose, get_rule, to_logits
+from redx.config import BankId, ModelConfig, StatisticsConfig
 from redx.data.dataset import Split
 from redx.data.inputs import READERS
 from redx.data.splits import classes_are_disjoint
@@ -271,7 +271,8 @@ class Model(nn.Module):
         index = torch.tensor([known.index(owner) for owner in owners]) if owners else torch.full_like(labels, -1)
         own_labels = not owners or classes_are_disjoint(index.numpy(), labels.numpy())
         if self._chosen is None:
-            self.config = default_config(self.config.backbone, shared=len(labels), own_labels=own_labels)
+            sums = StatisticsConfig(use=len(labels) >= len(classes))  # fewer examples say little of the sums' scale
+            self.config = default_config(self.config.backbone, len(labels), own_labels=own_labels, statistics=sums)
         split = Split(features, labels, index)
         with torch.random.fork_rng(devices=[]):  # torch's global generator is as before afterwards
             seed_everything(self.seed)
@@ -384,7 +385,7 @@ class Model(nn.Module):
         config = (
             self.config
             if self._chosen
-            else default_config(self.config.backbone, own=len(labels), shared=len(anchors), own_labels=by_class)
+            else default_config(self.config.backbone, len(anchors), len(labels), by_class, self.config.statistics)
         )
         base, every = extend_base(self.base, len(unknown)), (*classes, *unknown)
         fingerprint = self.experts.fingerprint
@@ -454,7 +455,7 @@ class Model(nn.Module):
     def follow_defaults(self) -> None:
         """Let settings follow from the numbers of examples, where those of the model are the ones that did."""
         by_class, shared = self.config.ownership.kind == "classes", len(self.anchor_data()) if self.anchor_data else 0
-        default = default_config(self.config.backbone, shared=shared, own_labels=by_class)
+        default = default_config(self.config.backbone, shared, own_labels=by_class, statistics=self.config.statistics)
         if self.config.model_copy(update={"router": default.router}) == default:
             self._chosen = None
 
@@ -754,6 +755,7 @@ class Model(nn.Module):
         self._check_fitted()
         name, bank = RuleId.parse(self.rule)
         rule = get_rule(name)
+        check_rule(self.rule, self.experts.pool is not None)
         bank_id = BankId(rule.form, bank) if bank else self.config.main_bank(rule.form)
         if rule.adversary is None and not bank and bank_id in self.config.banks:
             bank_id = self.config.trained_as(bank_id)  # no router can do harm, so no cut-off is needed

@@ -17,6 +17,7 @@ from redx.config import BankConfig, BankId, OwnershipConfig
 from redx.errors import RedxError
 from redx.io.files import Tensors, check_name, write_json, write_tensors
 from redx.io.folders import check_links
+from redx.io.manifest import read_manifest
 from redx.io.reading import exists, guarded, is_folder, read_bytes
 from redx.io.safetensors_files import SafetensorsFile, open_safetensors
 from redx.models.banks import Bank, load_bank
@@ -86,6 +87,8 @@ class Expert:
                 f"{folder} has its weights as {pickles[0]}, and unpickling runs whatever code is in it; "
                 "save them as expert.safetensors."
             )
+        if not linked:
+            read_manifest(folder)  # refuses a damaged one; both files are compared with it when they are read
         expert = Expert.open(folder)
         check_name(expert.name)
         expert.tensor_names()

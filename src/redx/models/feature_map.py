@@ -27,14 +27,14 @@ LARGEST = 2**14  # outputs M of the map of a file from a stranger
 
 @dataclass(frozen=True)
 class FeatureMap:
-    """The fixed map φ from standardised features h, (N, E), to (N, M): `[h, 1, relu(h P)]`.
+    """The fixed map φ from standardised features h, (N, E), to (N, M): `[h, 1, relu(h P + p)]`.
 
     Attributes
     ----------
     width
         The number E of features.
     size
-        The number of random features `relu(h P)`, P normal with variance 1/E.
+        The number of random features `relu(h P + p)`, P normal with variance 1/E.
     seed
         Decides P.
     unit
@@ -43,6 +43,8 @@ class FeatureMap:
         Whether h itself is part of φ(h).
     guided
         The variance that P gains by dimension in the span of the base's classifier, in units of its variance elsewhere.
+    shift
+        The standard deviation of p, normal too.
     guide
         The classifier, (E, C), where it is known; maps are compared without it.
 
@@ -58,6 +60,7 @@ class FeatureMap:
     unit: bool = False
     linear: bool = True
     guided: float = 0.0
+    shift: float = 0.0
     guide: Tensor | None = field(default=None, compare=False, repr=False)
 
     @staticmethod
@@ -66,7 +69,13 @@ class FeatureMap:
         linear = base.width <= WIDEST
         size = config.size if linear else 2 * config.size
         settings = MapSettings(
-            width=base.width, size=size, seed=config.seed, unit=config.unit, linear=linear, guided=config.guided
+            width=base.width,
+            size=size,
+            seed=config.seed,
+            unit=config.unit,
+            linear=linear,
+            guided=config.guided,
+            shift=config.shift,
         )
         return settings.on(base)
 
@@ -97,11 +106,20 @@ class FeatureMap:
             directions = directions * (self.width / (self.width + self.guided * rank)) ** 0.5
         return directions * self.width**-0.5
 
+    @cached_property
+    def shifts(self) -> Tensor:
+        """p, (size,), as the seed decides it."""
+        return self.shift * torch.randn(self.size, generator=generator(self.seed, "feature map shifts", self.size))
+
     def __call__(self, h: Tensor, projection: Tensor | None = None) -> Tensor:
         """Return φ(h), (N, E) to (N, M); the projection may be given in another precision or on another device."""
         drawn = self.projection if projection is None else projection
         h = normalize(h, dim=-1) * self.width**0.5 if self.unit else h
-        ones, random = h.new_ones(len(h), 1), torch.relu(h @ drawn.to(h.device, h.dtype))
+        product = h @ drawn.to(h.device, h.dtype)
+        ones, random = (
+            torch.ones_like(h[:, :1]),
+            torch.relu(product + self.shifts.to(product) if self.shift else product),
+        )
         return torch.cat([h, ones, random] if self.linear else [ones, random], -1)
 
 
@@ -114,13 +132,14 @@ class MapSettings(StrictConfig):
     unit: bool
     linear: bool
     guided: float = Field(ge=0, le=1000)
+    shift: float = Field(default=0.0, ge=0, le=100)
 
     @property
     def map(self) -> FeatureMap:
         """The feature map that is described, which can be compared and not applied where the base guides it."""
-        return FeatureMap(self.width, self.size, self.seed, self.unit, self.linear, self.guided)
+        return FeatureMap(self.width, self.size, self.seed, self.unit, self.linear, self.guided, self.shift)
 
     def on(self, base: Base) -> FeatureMap:
         """Return the feature map that is described, on the features of a base."""
         guide = pad(base.weight.float(), (0, 0, 0, base.width - len(base.weight)))
-        return FeatureMap(self.width, self.size, self.seed, self.unit, self.linear, self.guided, guide)
+        return FeatureMap(self.width, self.size, self.seed, self.unit, self.linear, self.guided, self.shift, guide)

@@ -6,7 +6,7 @@ is always the same sum, bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from redx.io.files import natural_order
 from redx.models.banks import Bank, load_bank
 from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base, place_columns, union_of_new_classes
+from redx.models.contribution import Contribution, measure_contribution
 from redx.models.expert import Expert
 from redx.models.feature_map import FeatureMap
 from redx.models.fingerprint import base_differences
@@ -130,9 +131,32 @@ class ExpertLibrary:
         if self._whole is not None:
             return self._whole.head
         if self.pool is not None and self._head is None:
-            owners = {expert.name: mark for expert in self if (mark := expert.statistics_mark)}
-            self._head = self.pool.head(owners, self._statistics_of, (*self.classes, *self.new_classes))
+            self._head = self.pool.head(_marks(self), self._statistics_of, (*self.classes, *self.new_classes))
         return self._head
+
+    def contribution(self, name: str) -> Contribution | None:
+        """Return what the statistics of an owner do to the base; None where it brings none, or nobody holds examples.
+
+        The base with this owner is compared with the base without it, on the examples for choices, and where these are
+        few also on shared ones that are predicted with themselves left out.
+
+        Parameters
+        ----------
+        name
+            The expert of this owner.
+        """
+        if self.pool is None or not self[name].statistics_mark:
+            return None
+        others = [expert for expert in self if expert.name != name]
+        known = (*self.classes, *union_of_new_classes(expert.new_classes for expert in others))
+        classes = (*self.classes, *self.new_classes)
+        within, labels = self.pool.held_answers(_marks(self), self._statistics_of, classes)
+        if not len(labels):
+            return None
+        without, _ = self.pool.held_answers(_marks(others), self._statistics_of, known)
+        columns = torch.tensor([classes.index(label) for label in known])
+        new = [place for place, label in enumerate(classes) if label not in known]
+        return measure_contribution(within, columns[without], labels, new)
 
     def _statistics_of(self, name: str) -> Statistics:
         found = self[name].statistics()
@@ -426,6 +450,11 @@ class ExpertLibrary:
         self._forget()
 
 
+def _marks(experts: Iterable[Expert]) -> dict[str, str]:
+    """Return the hash of the statistics of every expert that brings some."""
+    return {expert.name: mark for expert in experts if (mark := expert.statistics_mark)}
+
+
 def build_library(
     experts: dict[str, Expert],
     base: Base,
@@ -448,7 +477,7 @@ def build_library(
     pool = None
     if config.statistics.use and classes:
         map = FeatureMap.create(config.statistics, base)
-        pool = StatisticsPool(map, base=lambda: str(fingerprint()["base weights"]), head=head)
+        pool = StatisticsPool(map, base=lambda: str(fingerprint().get("base weights", "")), head=head)
     banks = config.of_form("standalone", "residual")
     weight = config.statistics.weight
     return ExpertLibrary(experts, base, banks, config.ownership, fingerprint, classes, pool, weight)

@@ -32,6 +32,7 @@ TEMPERATURES = tuple(torch.logspace(-1, 3, 81).tolist())  # values of τ
 DEFAULT_TEMPERATURE = 10.0  # without examples to choose on: logits of a right answer are about this
 GAP = 1.0  # how far a class without examples lies below the lowest logit
 ENOUGH = 200  # examples for choices beside which no shared ones are needed
+CHOSEN = {"penalty", "temperature", "random"}  # what a head says of its choices
 LEFT_OUT = 1000  # shared examples that are left out in turn, at most
 FILE, DESCRIPTION = "head.safetensors", "head.json"  # in the folder of a model
 
@@ -102,9 +103,11 @@ class RidgeHead(nn.Module):
         self.absent[list(self.missing)] = True
 
     def forward(self, h: Tensor) -> Tensor:  # (N, E) -> (N, C)
-        weight = self.weight.to(h.device, h.dtype)
-        pieces = [self.map(rows, self.projection) @ weight for rows in (h.split(ROWS) if len(h) > ROWS else [h])]
-        logits = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+        return self.classify(h) if len(h) <= ROWS else torch.cat([self.classify(rows) for rows in h.split(ROWS)])
+
+    def classify(self, h: Tensor) -> Tensor:
+        """Return the logits of all examples at once, (N, E) to (N, C)."""
+        logits = self.map(h, self.projection) @ self.weight.to(h.device, h.dtype)
         if not self.missing:
             return logits
         absent = self.absent.to(h.device)
@@ -156,6 +159,8 @@ def read_head(folder: Path, base: Base) -> RidgeHead:
             raise ValueError("a weight that is no number")
         if not set(about.missing) < set(range(len(about.classes))):
             raise ValueError("columns that it does not have")
+        if set(about.chosen) != CHOSEN:
+            raise ValueError("other choices than a head has")
         return RidgeHead(map, weight, about.classes, about.missing, about.owners, about.chosen)
 
 
@@ -170,10 +175,13 @@ class Held:
     shared
         Examples that are part of the sum. Where there are few for choices, each of these is left out in turn, which
         has a closed form.
+    left_out
+        How many of them are left out at most.
     """
 
     choices: Split | None = None
     shared: Split | None = None
+    left_out: int = LEFT_OUT
 
 
 def fit_head(total: Statistics, held: Held, penalties: Sequence[float] = PENALTIES) -> RidgeHead:
@@ -193,7 +201,7 @@ def fit_head(total: Statistics, held: Held, penalties: Sequence[float] = PENALTI
         Values of λ, in ascending order.
     """
     missing = (total.counts == 0).nonzero()[:, 0].tolist()
-    tested = _tested_examples(total, held)
+    tested = _tested_examples(total.map, held, total.counts > 0)
     first = min(FIRST, len(penalties) - 1)
     if tested is None:
         chosen = {"penalty": penalties[first], "temperature": DEFAULT_TEMPERATURE, "random": float(total.map.size)}
@@ -247,27 +255,26 @@ def _descend(total: Statistics, penalties: Sequence[float], first: int, size: in
     return best
 
 
-def _tested_examples(total: Statistics, held: Held) -> _Tested | None:
-    """Return the examples to choose on; None where there are none."""
+def _tested_examples(map: FeatureMap, held: Held, known: Tensor | None = None) -> _Tested | None:
+    """Return the examples to choose on, where classes are given, (C,), those of these alone; None: there are none."""
     found = [(held.choices, False)] if held.choices is not None else []
     if held.shared is not None and sum(len(split) for split, _ in found) < ENOUGH:
-        rows = torch.randperm(len(held.shared), generator=generator(0, "left out"))[:LEFT_OUT]
+        rows = torch.randperm(len(held.shared), generator=generator(0, "left out"))[: held.left_out]
         found.append((held.shared.only(rows.sort().values), True))
-    known = total.counts > 0  # a class without examples is no reason for another penalty or temperature
-    found = [(split.only(known[split.labels].nonzero()[:, 0]), inside) for split, inside in found]
+    if known is not None:
+        found = [(split.only(known[split.labels].nonzero()[:, 0]), inside) for split, inside in found]
     found = [(split, inside) for split, inside in found if len(split)]
     if not found:
         return None
-    features = torch.cat([total.map(split.inputs).double() for split, _ in found])
+    features = torch.cat([map(split.inputs).double() for split, _ in found])
     labels = torch.cat([split.labels for split, _ in found])
     return _Tested(features, labels, torch.cat([torch.full((len(split),), inside) for split, inside in found]))
 
 
 def _held_out_outputs(tested: _Tested, weight: Tensor, factor: Tensor) -> Tensor:
-    """Return the ridge's outputs on held-out examples, (N, C).
+    """Return the ridge's outputs, (N, C); on an example that is part of the sum those without this example.
 
-    The output on an example that is part of the sum is what it would be without this example:
-    `(o - h y) / (1 - h)` with the leverage `h = φᵀ (G + λ I)⁻¹ φ`.
+    They are `(o - h y) / (1 - h)` with the leverage `h = φᵀ (G + λ I)⁻¹ φ`.
     """
     features, inside = tested.features[:, : len(weight)], tested.inside
     outputs = features @ weight
@@ -282,9 +289,34 @@ def _held_out_outputs(tested: _Tested, weight: Tensor, factor: Tensor) -> Tensor
 def _choose_temperature(outputs: Tensor, labels: Tensor) -> float:
     """Return the temperature of the smallest log-loss; labels count as uncertain by one example, which bounds it."""
     outputs, smoothing = outputs.float(), 1 / (1 + len(labels))
-    return min(
-        TEMPERATURES, key=lambda factor: float(cross_entropy(factor * outputs, labels, label_smoothing=smoothing))
-    )
+
+    def loss(factor: float) -> float:
+        return float(cross_entropy(factor * outputs, labels, label_smoothing=smoothing))
+
+    return min(TEMPERATURES, key=loss)
+
+
+def held_answers(head: RidgeHead, held: Held, total: Callable[[], Statistics]) -> tuple[Tensor, Tensor]:
+    """Return the answers of a head to held-out examples, (N,), and their labels, (N,).
+
+    Parameters
+    ----------
+    head
+        A head that was solved from statistics.
+    held
+        The examples; a shared one gets the answer that the head would give if it were not in the sum.
+    total
+        Returns the sum that the head was solved from; it is asked only where shared examples are among the held ones.
+    """
+    tested = _tested_examples(head.map, held)
+    if tested is None:
+        return torch.zeros(0, dtype=torch.long), torch.zeros(0, dtype=torch.long)
+    outputs = tested.features @ head.weight.double()
+    if bool(tested.inside.any()):
+        used = head.map.plain + int(head.chosen["random"])
+        factor, weight = _factor(total(), head.chosen["penalty"], used), head.weight[:used].double()
+        outputs = _held_out_outputs(tested, weight / head.chosen["temperature"], factor)
+    return outputs.masked_fill(head.absent, -torch.inf).argmax(-1), tested.labels
 
 
 class StatisticsPool:
@@ -302,6 +334,8 @@ class StatisticsPool:
         Returns the hash of the base's weights, which statistics from outside must name.
     head
         A head that was solved before.
+    left_out
+        How many shared examples are left out in turn at most, where there are few for choices.
     """
 
     KEPT = 8  # heads that are remembered
@@ -313,7 +347,9 @@ class StatisticsPool:
         choices: Callable[[], Split] | None = None,
         base: Callable[[], str] = str,
         head: RidgeHead | None = None,
+        left_out: int = LEFT_OUT,
     ) -> None:
+        self.left_out = left_out
         self.map, self.shared, self.choices, self.base = map, shared, choices, base
         self._solved = [head] if head is not None and head.map == map else []
         self._shared_sums: Statistics | None = None
@@ -345,10 +381,26 @@ class StatisticsPool:
             )
         total = self.total({name: read(name) for name in owners}, classes)
         choices = self.choices() if self.choices is not None else None
-        head = fit_head(total, Held(choices, self.shared()))
+        head = fit_head(total, Held(choices, self.shared(), self.left_out))
         head.owners = dict(owners)
         self._solved = [head, *self._solved][: self.KEPT]
         return head
+
+    def held_answers(
+        self, owners: Mapping[str, str], read: Callable[[str], Statistics], classes: Sequence[str]
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the base of these owners answers to held-out examples, (N,), and their labels, (N,).
+
+        Parameters
+        ----------
+        owners, read, classes
+            As for `head`.
+        """
+        head = self.head(owners, read, classes)
+        choices, shared = (examples() if examples is not None else None for examples in (self.choices, self.shared))
+        return held_answers(
+            head, Held(choices, shared), lambda: self.total({name: read(name) for name in owners}, classes)
+        )
 
     def total(self, owners: Mapping[str, Statistics], classes: Sequence[str]) -> Statistics:
         """Return the sum of the shared examples' statistics and those of owners."""

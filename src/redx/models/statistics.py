@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from redx.io.reading import guarded, parse_json
 from redx.io.safetensors_files import open_safetensors
 from redx.models.feature_map import LARGEST, FeatureMap, MapSettings
 
+BLOCK = 256  # rows of G that are computed at once
 ROWS = 4096  # examples whose random features are in memory at once
 KEY, ADVICE = "statistics", "let their owner compute them anew with `redx experts train`"
 FILE = "statistics.safetensors"  # in the folder of an expert
@@ -52,8 +54,8 @@ class Statistics:
         The feature map.
     classes
         The classes of the columns, C_k of them.
-    gram
-        G, (M, M), in double precision.
+    upper
+        The upper triangle of G, row by row, (M (M + 1) / 2,), in double precision.
     moments
         c, (M, C_k), in double precision.
     counts
@@ -64,7 +66,7 @@ class Statistics:
 
     map: FeatureMap
     classes: tuple[str, ...]
-    gram: Tensor
+    upper: Tensor
     moments: Tensor
     counts: Tensor
     base: str = ""
@@ -74,16 +76,20 @@ class Statistics:
         """The number of examples that were summed."""
         return int(self.counts.sum())
 
+    @cached_property
+    def gram(self) -> Tensor:
+        """G, (M, M), which takes time and memory to put together."""
+        return unpack(self.upper, self.map.outputs)
+
     def rounded(self) -> Statistics:
         """Return these statistics as a file holds them, in single precision."""
-        gram, moments = (value.float().double() for value in (self.gram, self.moments))
-        return Statistics(self.map, self.classes, gram, moments, self.counts, self.base)
+        upper, moments = (value.float().double() for value in (self.upper, self.moments))
+        return replace(self, upper=upper, moments=moments)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return what is saved: the upper triangle of G and c in single precision, and the counts."""
-        rows, columns = torch.triu_indices(len(self.gram), len(self.gram))
         return {
-            "gram": self.gram[rows, columns].float(),
+            "gram": self.upper.float(),
             "moments": self.moments.float().contiguous(),
             "counts": self.counts.long(),
         }
@@ -118,20 +124,20 @@ class Statistics:
         if len(set(classes)) < len(classes):
             raise RedxError(f"The statistics name a class twice; {ADVICE}.")
         shapes = {"gram": (size * (size + 1) // 2,), "moments": (size, len(classes)), "counts": (len(classes),)}
+        if more := sorted(set(tensors) - set(shapes)):
+            raise RedxError(f"The statistics hold other tensors ({more[0]!r:.100}) than they should; {ADVICE}.")
         for name, shape in shapes.items():
             if name not in tensors or tuple(tensors[name].shape) != shape:
                 raise RedxError(f"The tensor {name!r} of the statistics has not the shape {shape}; {ADVICE}.")
         counts = tensors["counts"]
         if counts.dtype != torch.int64 or not bool((counts >= 0).all()) or not int(counts.sum()):
             raise RedxError(f"The statistics count no examples; {ADVICE}.")
-        gram, moments = tensors["gram"].double(), tensors["moments"].double()
+        gram, moments = tensors["gram"], tensors["moments"]
+        if gram.dtype != torch.float32 or moments.dtype != torch.float32:
+            raise RedxError(f"The statistics are not in single precision; {ADVICE}.")
         if not bool(gram.isfinite().all() and moments.isfinite().all()):
             raise RedxError(f"The statistics hold NaN or infinity; {ADVICE}.")
-        rows, columns = torch.triu_indices(size, size)
-        whole = torch.zeros(size, size, dtype=torch.float64)
-        whole[rows, columns] = gram
-        whole[columns, rows] = gram
-        return Statistics(features, classes, whole, moments, counts, described.base)
+        return Statistics(features, classes, gram.double(), moments.double(), counts, described.base)
 
     def check_possible(self) -> None:
         """Refuse sums that no examples have.
@@ -204,14 +210,32 @@ def collect(map: FeatureMap, h: Tensor, labels: Tensor, classes: Sequence[str], 
         raise RedxError("There are no examples to compute statistics of; give some, or leave out the statistics.")
     present = labels.unique()  # (C_k,), in order
     columns = torch.searchsorted(present, labels)
-    gram = torch.zeros(map.outputs, map.outputs, dtype=torch.float64)
-    moments = torch.zeros(map.outputs, len(present), dtype=torch.float64)
+    upper = torch.zeros(map.outputs * (map.outputs + 1) // 2, dtype=torch.float64)
+    moments = torch.zeros(len(present), map.outputs, dtype=torch.float64)
     for rows, owned in zip(h.split(ROWS), columns.split(ROWS), strict=True):
         features = map(rows).double()  # (B, M)
-        gram += features.T @ features
-        moments.index_add_(1, owned, features.T)
+        upper += second_moments(features)
+        moments.index_add_(0, owned, features)
     names = tuple(str(classes[label]) for label in present.tolist())
-    return Statistics(map, names, gram, moments, torch.bincount(columns, minlength=len(present)), base)
+    counts = torch.bincount(columns, minlength=len(present))
+    return Statistics(map, names, upper, moments.T.contiguous(), counts, base)
+
+
+def second_moments(features: Tensor) -> Tensor:
+    """Return the upper triangle of `Σ φ φᵀ`, row by row, of features (N, M); what lies below is not computed."""
+    pieces = []
+    for first in range(0, features.shape[1], BLOCK):
+        rows = features[:, first : first + BLOCK].T @ features[:, first:]
+        pieces += [row[place:] for place, row in enumerate(rows)]
+    return torch.cat(pieces)
+
+
+def unpack(upper: Tensor, size: int) -> Tensor:
+    """Return the symmetric matrix, (M, M), of an upper triangle."""
+    whole = upper.new_zeros(size, size)
+    for place, row in enumerate(upper.split(tuple(range(size, 0, -1)))):
+        whole[place, place:] = row
+    return whole + whole.triu(1).T
 
 
 def without_shared(own: Split, shared: Split) -> Split:
@@ -256,7 +280,7 @@ def add_up(owners: Mapping[str, Statistics], classes: Sequence[str]) -> Statisti
         raise RedxError("A class is named twice; give every class once.")
     first = owners[min(owners)]
     size = first.map.outputs
-    gram = torch.zeros(size, size, dtype=torch.float64)
+    upper = torch.zeros(size * (size + 1) // 2, dtype=torch.float64)
     moments = torch.zeros(size, len(classes), dtype=torch.float64)
     counts = torch.zeros(len(classes), dtype=torch.int64)
     for name in sorted(owners):
@@ -269,7 +293,7 @@ def add_up(owners: Mapping[str, Statistics], classes: Sequence[str]) -> Statisti
         if unknown := [label for label in own.classes if label not in places]:
             raise RedxError(f"The statistics of {name!r} have the class {unknown[0]!r:.100}, which is not known here.")
         columns = torch.tensor([places[label] for label in own.classes])
-        gram += own.gram.double()
+        upper += own.upper
         moments.index_add_(1, columns, own.moments.double())
         counts.index_add_(0, columns, own.counts)
-    return Statistics(first.map, tuple(classes), gram, moments, counts)
+    return Statistics(first.map, tuple(classes), upper, moments, counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from redx.report.colours import label_of
 from redx.report.document import RunFigures, Summary, Tile
+from redx.report.short import from_statistics, phrase_of, shared_banks
 from redx.report.words import capital, name_of
 
 
@@ -20,7 +21,9 @@ def one_sentence(rules: Summary) -> str:
         return "This run has neither `red` nor `moe` beside a base, so there is nothing to compare."
     label = capital(name_of(name))
     clean, base = rules[name]["accuracy"]["mean"], rules["base"]["accuracy"]["mean"]
-    others = [f"base {base:.4f}"]
+    others = [f"base: sum of the owners' statistics {base:.4f}" if from_statistics(rules) else f"base {base:.4f}"]
+    for compared in (f"base/{bank}" for bank in shared_banks(rules)):
+        others.append(f"{phrase_of(compared, rules)} {rules[compared]['accuracy']['mean']:.4f}")
     if "global" in rules:
         others.append(f"all data pooled {rules['global']['accuracy']['mean']:.4f}")
     sentence = f"{label} answers {clean:.4f} of the test examples correctly ({', '.join(others)})"

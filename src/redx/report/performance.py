@@ -6,6 +6,7 @@ from redx.composition import rules
 from redx.report.colours import label_of
 from redx.report.content import Figure, Line, Panel, Table
 from redx.report.document import RunFigures, Section
+from redx.report.short import on_shared, phrase_of, told_base, told_sharing, with_sharing
 from redx.report.words import capital, chance, joined, name_of, outcome, signed
 
 QUESTION = "Does the residual expert structure outperform a global model, uniform ensembles and gating?"
@@ -22,29 +23,33 @@ def describe(run: RunFigures) -> Section:
 
 
 def compared_rules(run: RunFigures) -> list[str]:
-    """Return the rules of the section, the best first: the main banks, and pooled heads in closed form."""
+    """Return the rules of the section, the best first.
+
+    These are the rules of short tables, perfect routing, and pooled heads in closed form.
+    """
     pooled = run.config.of_form("pooled").items()
     others = {bank_id.name: bank for bank_id, bank in pooled if bank_id.name != run.config.main.get("pooled")}
     closed = [f"global/{name}" for name, bank in others.items() if bank.fit != "gradient"]
     known = {name: rules.RULES[name] for name in run.rules if name in rules.RULES}
     outside = [name for name, rule in known.items() if name not in RULES and rule.hint is not None]
-    names = [name for name in (*RULES, *outside, *closed) if name in run.rules]
+    names = [name for name in (*RULES, *on_shared(run.rules), *outside, *closed) if name in run.rules]
     return sorted(names, key=lambda name: -(run.accuracy(name) or 0.0))
 
 
 def answer(run: RunFigures) -> str:
-    """Return one sentence: which rules the main one beats, equals and loses to."""
+    """Return which rules the main one beats, equals and loses to, and what the base is where statistics give it."""
     main = run.main
     if main is None:
         return "This run has no composed model to compare."
     groups: dict[str, list[str]] = {"more": [], "as many": [], "fewer": []}
-    for other in (name for name in RIVALS if name in run.rules and name != main):
+    for other in (name for name in (*RIVALS, *on_shared(run.rules)) if name in run.rules and name != main):
         word, gap = outcome(run, other)
-        groups[word].append(f"{name_of(other)} ({signed(gap)})")
+        groups[word].append(f"{phrase_of(other, run.rules)} ({signed(gap)})")
     ends = {"more": "more than", "as many": "not measurably more or fewer than", "fewer": "fewer than"}
     gaps = [f"{ends[word]} {joined(others)}" for word, others in groups.items() if others]
     verb = f"{capital(name_of(main))} answers {run.accuracy(main):.4f} correctly"
-    return f"{verb}: {'; '.join(gaps)}." if gaps else f"{verb}."
+    sentence = f"{verb}: {'; '.join(gaps)}." if gaps else f"{verb}."
+    return f"{told_base(run.rules)} {sentence}".strip()
 
 
 def _caption(run: RunFigures) -> str:
@@ -52,6 +57,8 @@ def _caption(run: RunFigures) -> str:
     text = f"Accuracy with intervals ({interval})."
     if run.summary.get("paired"):
         text += " Differences are paired over the same test examples, with 95 % bootstrap intervals."
+    if on_shared(run.rules):
+        text += " What is called `shared` stands on the base of the shared examples alone, without statistics."
     return text + " `oracle` and perfect routing know the true domain, which no system does."
 
 
@@ -103,4 +110,5 @@ def _table(run: RunFigures, names: list[str]) -> Table:
     )
     if "groups" in run.summary.get("data", {}):
         note += " Examples come in groups, such as the tokens of a document; differences and tests are those of groups."
-    return Table("Rules compared on the same examples", columns, tuple(rows), note if run.summary.get("paired") else "")
+    note = f"{note} {told_sharing(run.config)}" if run.summary.get("paired") else told_sharing(run.config)
+    return with_sharing(Table("Rules compared on the same examples", columns, tuple(rows), note), run.rules)

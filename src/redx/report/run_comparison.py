@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from redx.report import efficiency
 from redx.report.colours import label_of
 from redx.report.content import Figure, Line, Panel, Table
@@ -12,10 +14,11 @@ from redx.report.modularity import QUESTION as MODULARITY
 from redx.report.modularity import growth_panels
 from redx.report.performance import QUESTION as PERFORMANCE
 from redx.report.performance import RULES
+from redx.report.short import COLUMN, from_statistics, on_shared, with_sharing
 from redx.report.stability import QUESTION as STABILITY
 from redx.report.stability import worst_domain
 from redx.report.tables import name_banks
-from redx.report.words import LEVEL, chance, signed
+from redx.report.words import LEVEL, chance, joined, signed
 
 Pairs = dict[str, dict[str, Summary]]  # by run and rule, the paired difference to the first run
 
@@ -69,7 +72,8 @@ def _tiles(runs: list[RunFigures]) -> tuple[Tile, ...]:
 
 
 def _performance(runs: list[RunFigures], pairs: Pairs) -> Section:
-    rules = [name for name in RULES if any(name in run.rules for run in runs)]
+    compared = dict.fromkeys((*RULES, *(name for run in runs for name in on_shared(run.rules))))
+    rules = [name for name in compared if any(name in run.rules for run in runs)]
     lines = []
     for run in runs:
         present = [(row, run.rules[name]["accuracy"]) for row, name in enumerate(rules) if name in run.rules]
@@ -80,21 +84,43 @@ def _performance(runs: list[RunFigures], pairs: Pairs) -> Section:
     labels = tuple(label_of(name) for name in rules)
     panel = Panel(_leader(runs, rules), "accuracy", "", tuple(lines), rows=labels)
     rows = tuple((name, *(_with_interval(run, name) for run in runs)) for name in rules)
-    tables = [Table("Accuracy", ("rule", *(run.label for run in runs)), rows)]
+    note = "Where owners share other things in the runs, these stand in the order of the runs."
+    accuracies = with_sharing(Table("Accuracy", ("rule", *(run.label for run in runs)), rows), _sharing(runs))
+    told = any("/" in str(row[1]) for row in accuracies.rows)
+    tables = [replace(accuracies, note=note if told else "")]
     if pairs:
         tables.append(_paired_table(runs, pairs))
     figures = (Figure("performance", "Accuracies with 95 % intervals.", (panel,)),) if lines else ()
-    return Section("RQ1 Performance", PERFORMANCE, _paired_answer(runs, pairs), figures, (), (), tuple(tables))
+    answer = f"{_told_bases(runs)} {_paired_answer(runs, pairs)}".strip()
+    return Section("RQ1 Performance", PERFORMANCE, answer, figures, (), (), tuple(tables))
+
+
+def _told_bases(runs: list[RunFigures]) -> str:
+    """Return a sentence that names the runs whose base is the sum of owners' statistics; empty where there is none."""
+    labels = [f"`{run.label}`" for run in runs if from_statistics(run.rules)]
+    return f"The base of {joined(labels)} is the sum of the owners' statistics." if labels else ""
+
+
+def _sharing(runs: list[RunFigures]) -> Summary:
+    """Return what owners share under every rule, as figures: once, or in the order of the runs where these differ."""
+    by_run = [{**name_banks(run.config, run.rules), **run.rules} for run in runs]
+    found = {}
+    for name in dict.fromkeys(name for rules in by_run for name in rules):
+        words = [rules.get(name, {}).get("shares") for rules in by_run]
+        known = sorted({word for word in words if word})
+        found[name] = {"shares": known[0] if len(known) == 1 else " / ".join(word or "—" for word in words)}
+    return found
 
 
 def _leader(runs: list[RunFigures], rules: list[str]) -> str:
     """Return which run has the highest accuracy of most rules."""
     wins = {run.label: 0 for run in runs}
+    rules = [rule for rule in rules if sum(rule in run.rules for run in runs) > 1]  # others have no rival
     for rule in rules:
         known = {run.label: run.accuracy(rule) or 0.0 for run in runs if rule in run.rules}
         wins[max(known, key=lambda label: known[label])] += 1
     best = max(wins, key=lambda label: wins[label])
-    return f"{best} has the highest accuracy of {wins[best]} of {len(rules)} rules"
+    return f"{best} has the highest accuracy of {wins[best]} of {len(rules)} rules" if rules else ""
 
 
 def _ends(lines: list[Line]) -> str:
@@ -117,15 +143,17 @@ def _paired_answer(runs: list[RunFigures], pairs: Pairs) -> str:
 
 def _paired_table(runs: list[RunFigures], pairs: Pairs) -> Table:
     rows = []
+    by_label = {run.label: run.rules for run in runs}
     for label, rules in pairs.items():
         for name, pair in rules.items():
             gap = f"{signed(pair['difference'])} [{signed(pair['low'])}, {signed(pair['high'])}]"
-            rows.append((label, name, gap, pair["better"], pair["worse"], pair["p"]))
+            shared = by_label[label][name].get("shares")
+            rows.append((label, name, shared, gap, pair["better"], pair["worse"], pair["p"]))
     note = (
         f"Accuracy of a rule in the run less that in `{runs[0].label}`, over the same test examples, with 95 % "
         "bootstrap intervals; p: exact sign test, which for one seed is McNemar's test."
     )
-    columns = ("run", "rule", "difference", "better", "worse", "p")
+    columns = ("run", "rule", COLUMN, "difference", "better", "worse", "p")
     return Table(f"Paired differences to {runs[0].label}", columns, tuple(rows), note)
 
 
@@ -218,7 +246,7 @@ def _efficiency(runs: list[RunFigures]) -> Section:
 
 def _every_bank(runs: list[RunFigures]) -> Section:
     named = {run.label: name_banks(run.config, run.rules) for run in runs}
-    names = dict.fromkeys(name for rules in named.values() for name in rules)
+    names, sharing = dict.fromkeys(name for rules in named.values() for name in rules), _sharing(runs)
     tables = []
     for title, read in (
         ("Accuracy", lambda figures: figures["accuracy"]["mean"]),
@@ -227,5 +255,5 @@ def _every_bank(runs: list[RunFigures]) -> Section:
         rows = tuple(
             (name, *(read(rules[name]) if name in rules else None for rules in named.values())) for name in names
         )
-        tables.append(Table(title, ("rule", *named), rows))
+        tables.append(with_sharing(Table(title, ("rule", *named), rows), sharing))
     return Section("Every rule with every bank", more_tables=tuple(tables))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from redx.report import efficiency, modularity, performance, perplexity, stability
 from redx.report.document import Report, RunFigures, Section, Source
 from redx.report.headline import four_figures, one_sentence
+from redx.report.short import told_sharing, with_sharing
 from redx.report.tables import classes_table, domains_table, format_value, name_banks, noise_area_table, rules_table
 
 SECTIONS = (performance, perplexity, stability, modularity, efficiency)
@@ -34,12 +35,13 @@ def describe_run(run: RunFigures, source: Source) -> Report:
 def _appendix(run: RunFigures) -> tuple[Section, ...]:
     rules = name_banks(run.config, run.rules)
     order = run.summary.get("domains", [])
-    every = (
-        rules_table(rules, run.summary.get("interval", "95 %")),
+    tables = (
+        rules_table(rules, run.summary.get("interval", "95 %"), told_sharing(run.config)),
         domains_table(rules, order),
         classes_table(rules),
         noise_area_table(rules),
     )
+    every = tuple(with_sharing(table, rules) for table in tables)
     return (
         Section("Ablations and further experiments", figures=run.study_figures(""), more_tables=run.study_tables("")),
         Section("Every rule with every bank", more_tables=every),

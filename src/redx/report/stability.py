@@ -5,6 +5,7 @@ from __future__ import annotations
 from redx.report.colours import label_of
 from redx.report.content import Figure, Line, Panel, Table
 from redx.report.document import RunFigures, Section, Summary
+from redx.report.short import main_rules, with_sharing
 from redx.report.tables import domains_table, noise_area_table
 from redx.report.words import capital, name_of
 
@@ -28,13 +29,10 @@ def describe(run: RunFigures) -> Section:
     others = noise_panels(run.rules, tuple(kind for kind in kinds if kind != "swap"))
     more = [Figure("noise", "Accuracy under other routing noise, by its level.", others)] if others else []
     more += [figure for figure in study if figure.name != PRICE]
-    main = {name: run.rules[name] for name in run.rules if "/" not in name}
-    tables = (
-        domains_table(main, run.summary.get("domains", [])),
-        noise_area_table(main),
-        certified_table(main),
-        *run.study_tables("stability"),
-    )
+    main = {name: run.rules[name] for name in main_rules(run.rules)}
+    order = run.summary.get("domains", [])
+    by_rule = domains_table(main, order), noise_area_table(main), certified_table(main)
+    tables = (*(with_sharing(table, main) for table in by_rule), *run.study_tables("stability"))
     figures = (Figure("stability", caption, panels),) if panels else ()
     return Section("RQ2 Stability", QUESTION, answer(run), figures, (), tuple(more), tables)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
 
 from redx.composition import noise
 from redx.composition.rules import RULES, RuleId
+from redx.composition.summary import each_once
 from redx.config import RunConfig
 from redx.report.content import Table
 from redx.report.document import Summary
@@ -30,21 +32,17 @@ def name_banks(config: RunConfig, rules: Summary) -> Summary:
     dict
         Figures by `RULE/BANK`, or by `RULE` if the rule has no bank. † marks the main bank of a rule with several.
     """
-    banks: dict[str, list[str]] = {}
-    for name in rules:
-        rule, bank = RuleId.parse(name)
-        banks.setdefault(rule, []).extend([bank] if bank else [])
+    several = Counter(RuleId.parse(name).rule for name in rules if RuleId.parse(name).bank)
     named = {}
-    for name, entry in rules.items():
+    for name, entry in each_once(rules).items():
         rule, bank = RuleId.parse(name)
         form = RULES[rule].form if rule in RULES else ""
-        main = len(banks[rule]) > 1 and config.main.get(form) == bank
-        if bank or not banks[rule]:
-            named[f"{name} †" if main else name] = entry
+        main = several[rule] > 1 and config.main.get(form) == bank
+        named[f"{name} †" if main else name] = entry
     return named
 
 
-def rules_table(rules: Summary, interval: str) -> Table:
+def rules_table(rules: Summary, interval: str, more: str = "") -> Table:
     """Return the table of the main figures of every rule.
 
     Parameters
@@ -53,6 +51,8 @@ def rules_table(rules: Summary, interval: str) -> Table:
         Figures by name, as `name_banks` returns them.
     interval
         How the intervals of the accuracy were computed.
+    more
+        Further sentences of the note.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def rules_table(rules: Summary, interval: str) -> Table:
     marked = (
         " †: the main bank, which the rule reads if no bank is named." if any("†" in name for name in rules) else ""
     )
-    return Table("", columns, tuple(rows), note + marked)
+    return Table("", columns, tuple(rows), f"{note}{marked} {more}".strip())
 
 
 def perplexity_table(rules: Summary, domains: Sequence[str]) -> Table:
@@ -93,10 +93,8 @@ def perplexity_table(rules: Summary, domains: Sequence[str]) -> Table:
         Names of the domains, in order.
     """
     known: dict[str, dict[str, float]] = {}
-    with_bank = {RuleId.parse(name).rule for name in rules if RuleId.parse(name).bank}
-    for name, entry in rules.items():
-        if RuleId.parse(name).bank or name not in with_bank:  # every figure once
-            known[name] = entry.get("per_domain_loss", {})
+    for name, entry in each_once(rules).items():
+        known[name] = entry.get("per_domain_loss", {})
     for name in ("red/plain", "red/risk"):
         for words, metric in (("always a wrong expert", "wrong_loss"), ("any router", "worst_loss")):
             known[f"{name}, {words}"] = rules.get(name, {}).get(f"per_domain_{metric}", {})

@@ -1,8 +1,11 @@
-"""What an expert from outside must pass before a run takes it: harm on the test split, and rows that it must not know.
+"""What an expert from outside must pass before a run takes it: rows that it must not know, its statistics, its harm.
 
 Risk control holds for every expert that was made without the calibration examples. An owner who has them can make an
 expert that is silent on them and wrong elsewhere. So calibration examples never leave the run, and two checks remain:
 the harm on the test split, which nobody was calibrated on, and the hashes of the rows that the expert was trained on.
+
+The base is solved from owners' statistics, and risk control promises nothing against a worse base. So a third check
+compares the base with and without a new owner on choice examples.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from redx.composition.parts import Parts
 from redx.composition.risk import RiskControl
 from redx.data.rows import hash_rows
 from redx.errors import RedxError, RefusedError
+from redx.models.contribution import Contribution
 from redx.models.expert import Expert
 from redx.runs.calibration import describe_risk
 from redx.training.datasets import Features, split_validation
@@ -72,6 +76,28 @@ def check_rows(
             )
         if count:
             tell(f"{expert.name} was trained on {count} {name} examples of this run: figures on them are too good")
+
+
+def check_contribution(name: str, contribution: Contribution | None) -> None:
+    """Refuse an owner whose statistics make the base worse.
+
+    Parameters
+    ----------
+    name
+        The expert of the owner.
+    contribution
+        What its statistics do to the base; None where it brings none.
+
+    Raises
+    ------
+    RefusedError
+        Where more held-out examples are harmed than chance explains.
+    """
+    if contribution is not None and contribution.is_harmful:
+        raise RefusedError(
+            f"The statistics of {name!r} make the base worse: {contribution}; have their owner train the expert anew, "
+            "or without statistics by `redx experts train --no-statistics`, or take it anyway with --force."
+        )
 
 
 def check_harm(name: str, control: RiskControl, parts: Parts) -> None:

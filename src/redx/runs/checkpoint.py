@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from redx.composition.evaluation import Banks, match_banks, predict
-from redx.composition.rules import RULES, RuleId
+from redx.composition.rules import RuleId, general_rules
 from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import atomic_path, write_json, write_tensors
@@ -174,7 +174,7 @@ def _read_seed(config: RunConfig, run: Path, folder: Path, seed: int) -> tuple[d
 
 def answers_by_rule(banks: Banks) -> dict[str, Tensor]:
     """Return the answers of every rule with every bank that it can read, by RULE/BANK."""
-    matched = match_banks(banks, tuple(RULES))
+    matched = match_banks(banks, general_rules())
     return {str(RuleId(rule.name, bank)): predict(rule, parts, rule.weights(parts)) for rule, bank, parts in matched}
 
 

@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from redx.composition.evaluation import Banks
+from redx.composition.listing import with_shares
 from redx.composition.metrics import exact_interval
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.risk import RiskControl, group_interval
@@ -85,7 +86,7 @@ def describe_figures(config: RunConfig, results: Mapping[int, SeedResults], dige
         Hashes of the test splits of the seeds.
     """
     units = min(one.parts.units for one in results.values())
-    rules = summarise([row for one in results.values() for row in one.rows], config.main, units)
+    rules = with_shares(summarise([row for one in results.values() for row in one.rows], config.main, units), config)
     banks = [one.parts.banks for one in results.values()]
     return {
         "rules": _with_risk(rules, config, list(results.values()), units),

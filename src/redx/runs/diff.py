@@ -6,8 +6,8 @@ the promise of risk control and the figures of the test split as they are.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 
 from redx.composition import certificate
 from redx.composition.evaluation import CertifiedPredictions, certify
-from redx.composition.parts import Parts
+from redx.composition.parts import Parts, predicted_classes
 from redx.composition.risk import RiskControl, harm_figures, smallest_risk
 from redx.composition.rules import Rule
 from redx.config import RunConfig
@@ -24,6 +24,7 @@ from redx.data.text import unpack_texts
 from redx.errors import RedxError
 from redx.io.reading import guarded
 from redx.model.model import Model
+from redx.models.contribution import Contribution
 from redx.models.expert import Expert
 from redx.models.router import KEYS
 from redx.runs.calibration import risk_figures
@@ -77,11 +78,68 @@ class SplitAnswers:
         """Return which answers are correct, (N,)."""
         return self.certified.predicted == self.parts.labels
 
+    def base_correct(self) -> torch.Tensor:
+        """Return which answers of the base are correct, (N,)."""
+        return predicted_classes(self.parts.base) == self.parts.labels
+
+    def always_correct(self) -> torch.Tensor:
+        """Return which answers are correct whatever the router does, (N,)."""
+        return self.correct() & (self.certified.radius >= 1)
+
     def figures(self) -> dict[str, Any] | None:
         """Return `examples`, `risk` and the figures of `harm_figures`; None where the rule has no risk control."""
         if self.control is None:
             return None
         return {"examples": len(self.parts), "risk": self.control.risk, **harm_figures(self.rule, self.parts)}
+
+
+def compare_domains(before: SplitAnswers, after: SplitAnswers, model: Model, split: Split) -> dict[str, Any]:
+    """Return the accuracy of the base, of the rule, and of the rule under any router, before and after a change.
+
+    Parameters
+    ----------
+    before, after
+        The answers to the same examples.
+    model
+        The model, for the names of the domains.
+    split
+        The examples.
+
+    Returns
+    -------
+    dict
+        `count` of examples, `base`, `accuracy` (of the rule) and `worst` (under any router), each with `before`
+        and `after`; and `domains`: the same by domain, where `before` and `after` are of the rule, with the numbers of
+        examples that are `gained` and `lost`.
+    """
+    was, now = before.correct(), after.correct()
+    pairs = {
+        "base": (before.base_correct(), after.base_correct()),
+        "worst": (before.always_correct(), after.always_correct()),
+    }
+
+    def shares(pair: tuple[torch.Tensor, torch.Tensor], rows: torch.Tensor) -> dict[str, float]:
+        return {side: float(one[rows].double().mean()) for side, one in zip(("before", "after"), pair, strict=True)}
+
+    domains = {}
+    for index, name in enumerate(model.info.domains):
+        mine = split.domains == index
+        if not mine.any():
+            continue
+        domains[name] = {
+            "examples": int(mine.sum()),
+            **shares((was, now), mine),
+            "gained": int((mine & now & ~was).sum()),
+            "lost": int((mine & was & ~now).sum()),
+            **{key: shares(pair, mine) for key, pair in pairs.items()},
+        }
+    everything = torch.ones(len(split), dtype=torch.bool)
+    return {
+        "count": len(split),
+        "accuracy": shares((was, now), everything),
+        **{key: shares(pair, everything) for key, pair in pairs.items()},
+        "domains": domains,
+    }
 
 
 def compare_answers(
@@ -90,19 +148,6 @@ def compare_answers(
     """Return which examples of a split flip, gain and loss by domain, and which certificates break or appear."""
     was, now = before.correct(), after.correct()
     flipped = _flipped(before, after).nonzero()[:, 0]
-    domains = {}
-    for index, name in enumerate(model.info.domains):
-        mine = split.domains == index
-        if not mine.any():
-            continue
-        shares = [float(correct[mine].double().mean()) for correct in (was, now)]
-        domains[name] = {
-            "examples": int(mine.sum()),
-            "before": shares[0],
-            "after": shares[1],
-            "gained": int((mine & now & ~was).sum()),
-            "lost": int((mine & was & ~now).sum()),
-        }
     certificates = {}
     for epsilon in epsilons:
         held, holds = (answers.correct() & (answers.certified.radius >= epsilon) for answers in (before, after))
@@ -112,19 +157,16 @@ def compare_answers(
             "broken": int((held & ~holds).sum()),
             "appeared": int((holds & ~held).sum()),
         }
-    return {
+    return compare_domains(before, after, model, split) | {
         "choice": {"before": before.figures(), "after": after.figures()},
         "experts": {"before": _expert_names(before), "after": _expert_names(after)},
         "classes": {
             "added": [label for label in after.classes if label not in before.classes],
             "removed": [label for label in before.classes if label not in after.classes],
         },
-        "count": len(split),
-        "accuracy": {"before": float(was.double().mean()), "after": float(now.double().mean())},
         "flips": len(flipped),
         "gained": int((now & ~was).sum()),
         "lost": int((was & ~now).sum()),
-        "domains": domains,
         "certificates": certificates,
         "examples": [_describe_flip(model, before, after, split, row) for row in flipped[:MAX_FLIPS].tolist()],
     }
@@ -182,9 +224,10 @@ def diff_experts(
     Returns
     -------
     dict
-        On the choice examples, with a cut-off that is set on them: experts, `count` of examples, accuracy, flips,
-        gains and losses by domain, certificates, the examples that flip, and `choice`, the figures under risk control
-        before and after.
+        On the choice examples, with a cut-off that is set on them: what `compare_domains` returns, experts, flips,
+        certificates, the examples that flip, and `choice`, the figures under risk control before and after.
+        `owners`: what the statistics of each added or removed expert do to the base, the fields of `Contribution` and
+        `harmful`.
         `now`: cut-off and figures on the test split of the run as it stands, as `risk_figures` returns them; nothing of
         the change is in it.
     """
@@ -226,6 +269,7 @@ def _diff(
         router = KEYS  # both sides by the same router
     with model.using(rule, router=router):
         before = SplitAnswers.on_choices(model, choices)
+        owners = {name: model.experts.contribution(name) for name in removed}
         with model.experts.changing() as library:
             for name in set(removed) - set(new):
                 library.remove(name)
@@ -233,4 +277,11 @@ def _diff(
                 library.replace(name, expert) if name in removed else library.add(expert)
             after = SplitAnswers.on_choices(model, choices)
             comparison = compare_answers(before, after, model, choices, settings.epsilons)
-    return {"rule": rule or model.rule, "router": router or model.routing} | comparison
+            owners |= {name: library.contribution(name) for name in new}
+        comparison |= {"rule": model.rule, "router": model.routing, "owners": describe_owners(owners)}
+    return comparison
+
+
+def describe_owners(owners: Mapping[str, Contribution | None]) -> dict[str, Any]:
+    """Return what the statistics of owners do to the base, for JSON; nothing of an owner that brings none."""
+    return {name: asdict(one) | {"harmful": one.is_harmful} for name, one in owners.items() if one is not None}

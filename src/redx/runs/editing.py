@@ -17,14 +17,17 @@ from redx.data.dataset import Split
 from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError, RefusedError
-from redx.io.files import check_name, to_safe_name, write_json, write_tensors
+from redx.io.files import check_name, to_safe_name, write_bytes, write_json, write_tensors
+from redx.io.manifest import MANIFEST, format_manifest, list_folder
 from redx.model.model import Model, ModelInfo
 from redx.models.base import Base
 from redx.models.classes import check_new_classes, extend_base
+from redx.models.contribution import Contribution
 from redx.models.expert import Expert
 from redx.models.router import TRAINED, TrainedRouter
-from redx.runs.admission import check_harm, check_rows, with_row_hashes
+from redx.runs.admission import check_contribution, check_harm, check_rows, with_row_hashes
 from redx.runs.conclusion import renew
+from redx.runs.diff import SplitAnswers, compare_domains, describe_owners
 from redx.runs.folder import choose_seed, load_seed, lock_run
 from redx.runs.kit import Kit, kit_of_run
 from redx.runs.parts import StoredParts
@@ -37,6 +40,7 @@ from redx.training.features import embed_split, without_copies
 from redx.training.router import train_router
 
 log = logging.getLogger("redx")
+Show = Callable[[dict[str, Any]], None]
 
 MIN_EXAMPLES = 8  # that an expert can be trained on
 MIN_NEW = 4  # examples of a class that it brings
@@ -50,11 +54,12 @@ def add_expert(
     unverified: bool = False,
     force: bool = False,
     tell: Callable[[str], None] = log.warning,
+    show: Show | None = None,
 ) -> Model:
     """Add the expert in a folder to a run, and return the run's model.
 
-    It is measured first: calibration examples must not be among the rows that it was trained on, and the harm of the
-    worst router on the test split must not be above the risk.
+    It is measured first: calibration examples must not be among the rows that it was trained on, its statistics must
+    not make the base worse, and the harm of the worst router on the test split must not be above the risk.
 
     Parameters
     ----------
@@ -70,18 +75,21 @@ def add_expert(
         Take it whatever the measurements say; `tell` then receives what was wrong.
     tell
         Receives warnings.
+    show
+        Receives what the change did to the choice examples, as `compare_domains` returns it, with the `rule`, and
+        `owners`, what the statistics of experts that come or go do to the base; without it nothing of this is computed.
 
     Raises
     ------
     RefusedError
         Where a measurement is against it; nothing is changed.
     """
-    with edit_run(run, seed, force, tell) as editing:
+    with edit_run(run, seed, force, tell, show) as editing:
         editing.add(Expert.load(folder), unverified)
     return editing.model
 
 
-def remove_expert(run: Path, name: str, seed: int | None = None) -> Path:
+def remove_expert(run: Path, name: str, seed: int | None = None, show: Show | None = None) -> Path:
     """Remove an expert from a run; return the folder that it is kept in.
 
     Parameters
@@ -92,8 +100,10 @@ def remove_expert(run: Path, name: str, seed: int | None = None) -> Path:
         Name of the expert.
     seed
         Which seed of the run; the first by default.
+    show
+        As for `add_expert`.
     """
-    with edit_run(run, seed) as editing:
+    with edit_run(run, seed, show=show) as editing:
         return editing.remove(name)
 
 
@@ -105,6 +115,7 @@ def replace_expert(
     unverified: bool = False,
     force: bool = False,
     tell: Callable[[str], None] = log.warning,
+    show: Show | None = None,
 ) -> tuple[Model, Path]:
     """Replace an expert of a run; return the run's model and the folder that the old expert is kept in.
 
@@ -120,12 +131,12 @@ def replace_expert(
         Folder of the new expert; it may be the old one's own folder.
     seed
         Which seed of the run; the first by default.
-    unverified, force, tell
+    unverified, force, tell, show
         As for `add_expert`.
     """
     on_disk = Expert.load(folder)
     new = on_disk.changed()  # in memory, for its folder may be the one that is moved
-    with edit_run(run, seed, force, tell) as editing:
+    with edit_run(run, seed, force, tell, show) as editing:
         kept = editing.replace(name, new, unverified)
     return editing.model, kept
 
@@ -148,6 +159,8 @@ class Editing:
         Calls a check of a new expert, which may refuse it; receives warnings.
     added
         The new experts.
+    owners
+        What the statistics of each expert that comes or goes do to the base; None where it brings none.
     """
 
     model: Model
@@ -157,6 +170,7 @@ class Editing:
     admit: Callable[[Callable[[], None]], None]
     tell: Callable[[str], None]
     added: list[str] = field(default_factory=list)
+    owners: dict[str, Contribution | None] = field(default_factory=dict)
 
     def add(self, expert: Expert, unverified: bool = False) -> None:
         """Add an expert after measuring it on the run's own data."""
@@ -165,6 +179,7 @@ class Editing:
 
     def remove(self, name: str) -> Path:
         """Remove an expert; return the folder that it is kept in."""
+        self.owners[name] = self.model.experts.contribution(name)
         self.model.experts.remove(name)
         return self._move_out(name)
 
@@ -179,6 +194,8 @@ class Editing:
         model, folder = self.model, self.transaction.folder
         share, salt = model.config.ownership.calibration, model.experts.fingerprint["base weights"]
         self.admit(lambda: check_rows(model.experts[name], self.features, share, self.seed, salt, self.tell))
+        self.owners[name] = model.experts.contribution(name)
+        self.admit(lambda: check_contribution(name, self.owners[name]))
         self.added.append(name)
         anchors = read_shared(folder / "shared.safetensors")
         validation = self.features.choices(model.config.ownership.calibration, self.seed)
@@ -201,7 +218,11 @@ class Editing:
 
 @contextmanager
 def edit_run(
-    run: Path, seed: int | None = None, force: bool = False, tell: Callable[[str], None] = log.warning
+    run: Path,
+    seed: int | None = None,
+    force: bool = False,
+    tell: Callable[[str], None] = log.warning,
+    show: Show | None = None,
 ) -> Iterator[Editing]:
     """Lock a run and change its experts in one transaction; parts, results, summary and report follow.
 
@@ -215,6 +236,8 @@ def edit_run(
         Whether new experts are taken although a check refuses them; `tell` then receives the reason.
     tell
         Receives warnings.
+    show
+        As for `add_expert`; it is called after the change.
     """
 
     def admit(check: Callable[[], None]) -> None:
@@ -230,6 +253,9 @@ def edit_run(
     with lock_run(run, config):
         model = load_seed(folder, config)
         features = read_features(folder / "features.safetensors")
+        choices = features.choices(config.ownership.calibration, seed)
+        compared = show is not None and len(choices) > 0
+        before = SplitAnswers.on_choices(model, choices) if compared else None
         with edit(folder) as transaction:
             editing = Editing(model, transaction, features, seed, admit, tell)
             yield editing
@@ -241,6 +267,10 @@ def edit_run(
                     admit(lambda: check_harm(name, control, stored.banks[bank_id]))
 
             _conclude(transaction, model, features, config, seed, check)
+            after = SplitAnswers.on_choices(model, choices) if compared else None
+        if show is not None and before is not None and after is not None:
+            change = compare_domains(before, after, model, choices)
+            show(change | {"rule": model.rule, "owners": describe_owners(editing.owners)})
 
 
 def _conclude(
@@ -338,6 +368,7 @@ def train_expert(
     if row_hashes:
         expert = with_row_hashes(expert, own.inputs, fingerprint["base weights"])
     expert.save(out)
+    write_bytes(out / MANIFEST, format_manifest(list_folder(out)))  # so that damage on its way is noticed
     return expert
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from redx.composition.comparison import compare_rules, grow_and_shrink, mean_contributions
+from redx.composition.listing import rules_of_run
 from redx.composition.rules import get_rule
 from redx.config import RunConfig
 from redx.model.model import Model
@@ -29,7 +30,8 @@ def compare_answers(config: RunConfig, parts: dict[int, StoredParts], digests: l
     if rule is None:
         return {}
     shared = len(set(digests)) == 1
-    differences = compare_rules([stored.banks for stored in parts.values()], config.main, rule, shared)
+    compared = rules_of_run(config, _banks(parts))
+    differences = compare_rules([stored.banks for stored in parts.values()], config.main, rule, shared, compared)
     facts: dict[str, Any] = {"paired": {"reference": rule, "shared": shared, "rules": differences}}
     experts = {_experts(config, stored, rule) for stored in parts.values()}
     if len(experts) == 1:  # seeds whose experts were changed by hand cannot be averaged

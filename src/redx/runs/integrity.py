@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from redx.errors import RedxError
 from redx.io.folders import check_links
 from redx.io.manifest import (
@@ -34,6 +36,12 @@ RECORDS = ("parts/", "removed/", "stages.json", "state.json")
 CALIBRATION = ("risk.json", "thresholds.safetensors")  # may change while the parts stay
 STATES = "states"  # the key of summary.json
 LIMIT = 2**40  # bytes of the largest file that is compared
+
+
+class _Seeds(BaseModel):
+    """The seeds that config.json names."""
+
+    seeds: list[int] = []
 
 
 def module_hashes(folder: Path, entries: Mapping[str, Entry]) -> dict[str, str]:
@@ -113,6 +121,8 @@ def check_states(run: Path, summary: Mapping[str, Any]) -> None:
 
 def _stale_seeds(run: Path, summary: Mapping[str, Any]) -> list[str]:
     states: Any = summary.get(STATES, {})
+    if not isinstance(states, dict) or not all(SEED.fullmatch(f"seed-{seed}") for seed in states):
+        raise RedxError(f"{run / 'summary.json'} does not name the states of seeds; repeat the `redx run`.")
     return [seed for seed, state in states.items() if state != _state_now(run / f"seed-{seed}")]
 
 
@@ -160,7 +170,8 @@ def _verify_states(folder: Path, seeds: list[str]) -> list[Difference]:
     from redx.runs.parts import named_modules
 
     differences = []
-    listed = [f"seed-{seed}" for seed in read_json(folder / "config.json", dict).get("seeds", [])] if seeds else []
+    config: Any = read_json(folder / "config.json", _Seeds, misfit="does not name its seeds") if seeds else _Seeds()
+    listed = [f"seed-{seed}" for seed in config.seeds]
     differences += [Difference(f"{seed}/", "added") for seed in seeds if seed not in listed]
     for seed in (seed for seed in seeds if seed in listed):
         named, entries = named_modules(folder / seed), read_manifest(folder / seed) or {}

@@ -1,19 +1,22 @@
 """The kit that the owner of a domain gets to train an expert alone: base, settings and shared features in one archive.
 
 kit.zip: kit.json (settings, fingerprint of the base)  model.json (classes, domains)  base.safetensors
-         shared.safetensors (features, labels, domains)
+         shared.safetensors (features, labels, domains)  manifest.json (hashes of the others)
 
 It holds no text, and no calibration, choice or test example. A kit is read like every file from a stranger: only these
-four names, stored and not packed, each within its limit, before anything is read from them.
+five names, stored and not packed, each within its limit, before anything is read from them.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import math
 import stat
 import zipfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, BinaryIO, Literal
@@ -24,20 +27,26 @@ from redx.config import ModelConfig, RunConfig, StrictConfig
 from redx.data.dataset import Split
 from redx.errors import RedxError
 from redx.io.files import write_bytes
+from redx.io.manifest import MANIFEST, Entry, format_manifest, read_manifest
 from redx.io.reading import JSON_BYTES, check_path, exists, guarded, is_folder, open_file, read_bytes, read_json
 from redx.model.model import ModelInfo
 from redx.model.persistence import read_base, read_info
+from redx.models.banks import build_bank
 from redx.models.base import Base
 from redx.models.description import Fingerprint
 from redx.models.encoder import build_encoder
+from redx.models.feature_map import FeatureMap
 from redx.models.fingerprint import base_differences, fingerprint_base
+from redx.models.fitting import expected_shapes
 from redx.runs.folder import choose_seed
 from redx.training.datasets import read_shared
 
 LIMITS = {"kit.json": JSON_BYTES, "model.json": JSON_BYTES, "base.safetensors": 2**34, "shared.safetensors": 2**34}
+LIMITS |= {MANIFEST: JSON_BYTES}
 ADVICE = "ask for the kit anew"
 DATE = (1980, 1, 1, 0, 0, 0)  # of every entry: the same run gives the same bytes
 CHUNK = 2**20  # bytes that are copied at once
+MAX_VALUES = 2**25  # of the banks of one expert, whose training takes several times their memory
 
 
 class KitFile(StrictConfig):
@@ -121,7 +130,9 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
     -------
     dict
         What is inside: `files` with their sizes, `examples` (shared, as features), `features` (of each), `classes`,
-        `domains`, `fingerprint` (hash of the base's weights), and `reveals`: sentences that say what an owner learns.
+        `domains`, `fingerprint` (hash of the base's weights), `statistics` (the `features` of the map that owners sum,
+        and the `bytes` of their file at most; None where the run uses none), and `reveals`: sentences that say what an
+        owner learns.
     """
     check_path(out)
     if exists(out):
@@ -148,7 +159,14 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
         "base.safetensors": read_bytes(folder / "base.safetensors", LIMITS["base.safetensors"]),
         "shared.safetensors": save({name: value.contiguous() for name, value in vars(kit.anchors).items()}),
     }
+    entries = {name: Entry(hashlib.sha256(content).hexdigest(), len(content)) for name, content in files.items()}
+    files[MANIFEST] = format_manifest(entries)
     write_bytes(out, _pack(files))
+    statistics = None
+    if kit.config.statistics.use:
+        size = FeatureMap.create(kit.config.statistics, kit.base).outputs
+        numbers = size * (size + 1) // 2 + size * len(kit.info.classes)  # of an owner who has all classes
+        statistics = {"features": size, "bytes": 4 * numbers}
     return {
         "kit": str(out),
         "files": {name: len(content) for name, content in files.items()},
@@ -157,6 +175,7 @@ def write_kit(run: Path, out: Path, seed: int | None = None) -> dict[str, Any]:
         "classes": len(kit.info.classes),
         "domains": list(kit.info.domains),
         "fingerprint": fingerprint["base weights"],
+        "statistics": statistics,
         "reveals": _what_it_reveals(kit),
     }
 
@@ -183,7 +202,10 @@ def read_kit(path: Path, backbone: str | None = None) -> Kit:
         try:
             return _read_folder(path, folder, backbone)
         except RedxError as error:
-            raise RedxError(str(error).replace(f"{folder}/", f"{path}: ")) from error
+            if f"{folder}/" not in str(error):
+                raise
+            problem = str(error).replace(f"{folder}/", f"{path}: ").partition("; ")[0]
+            raise RedxError(f"{problem}; {ADVICE}.") from error  # its reader has no run to repeat
 
 
 def _settings(config: RunConfig) -> ModelConfig:
@@ -192,6 +214,7 @@ def _settings(config: RunConfig) -> ModelConfig:
 
 
 def _read_folder(path: Path, folder: Path, backbone: str | None) -> Kit:
+    read_manifest(folder)  # refuses a damaged one; every file is compared with it when it is read
     about: KitFile = read_json(folder / "kit.json", KitFile, misfit="does not describe a kit", advice=ADVICE)
     with guarded(path, "has unusable settings", ADVICE):
         config = ModelConfig.model_validate(about.config)
@@ -210,6 +233,11 @@ def _read_folder(path: Path, folder: Path, backbone: str | None) -> Kit:
     base, anchors = read_base(folder, encoder), read_shared(folder / "shared.safetensors")
     if base.outputs != len(info.classes):
         raise RedxError(f"{path} has a base of other classes than those that it names; {ADVICE}.")
+    with guarded(path, "has unusable settings", ADVICE):
+        banks = [bank for bank in config.of_form("standalone", "residual").values() if bank.experts_of is None]
+        shapes = [shape for bank in banks for shape in expected_shapes(partial(build_bank, bank, 1, base)).values()]
+    if (values := sum(map(math.prod, shapes))) > MAX_VALUES:
+        raise RedxError(f"{path} asks for an expert of {values:,} values, more than {MAX_VALUES:,}; {ADVICE}.")
     if anchors.inputs.ndim != 2 or anchors.inputs.shape[1] != base.width:
         raise RedxError(f"{path} has shared features that the base does not read; {ADVICE}.")
     known = bool(((anchors.labels >= 0) & (anchors.labels < len(info.classes))).all())

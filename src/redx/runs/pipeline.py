@@ -175,7 +175,11 @@ def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str 
 
 
 def _check_run(config: RunConfig, data: dict[int, Data]) -> None:
-    """Refuse, before anything is written, a wrong backbone and a risk that the calibration examples do not support."""
+    """Refuse, before anything is written, what the backbone or the data do not support: statistics, or a risk."""
+    if config.statistics.use and (own_stages(config) or not all(splits.classes for splits in data.values())):
+        raise RedxError(
+            f"Task '{config.task}' has no classes, so owners' statistics give no base; leave out statistics.use."
+        )
     if stages := own_stages(config):
         return stages.check_run(config, data)
     build_encoder(config)

@@ -6,7 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from redx.composition.comparison import correct_answers, difference_over_seeds, groups_of, paired_difference
+from redx.composition.evaluation import Banks
+from redx.composition.listing import rules_of_run
 from redx.composition.summary import read_summary
 from redx.config import RunConfig
 from redx.errors import RedxError
@@ -17,6 +21,7 @@ from redx.report.document import RunFigures, Source
 from redx.report.page import publish
 from redx.report.run_comparison import Pairs, compare_runs
 from redx.report.run_report import describe_run, describe_source
+from redx.report.short import main_rules
 from redx.runs.folder import DataFile, lock_run, read_config
 from redx.runs.integrity import check_states
 from redx.runs.parts import read_parts
@@ -100,19 +105,21 @@ def pair_runs(folders: Sequence[Path], runs: Sequence[RunFigures]) -> Pairs:
             continue
         banks = [[read_parts(path, int(seed)).banks for path in (folder, folders[0])] for seed in seeds]
         groups = [groups_of(own) for own, _ in banks]
-        by_seed = [
-            [correct_answers(own, run.config.main), correct_answers(first, runs[0].config.main)] for own, first in banks
-        ]
+        by_seed = [[_answers(own, run.config), _answers(first, runs[0].config)] for own, first in banks]
         shared = len({known[seed] for seed in seeds}) == 1
         rules = [name for name in by_seed[0][0] if all(name in one for pair in by_seed for one in pair)]
         pairs[run.label] = {
             name: paired_difference(
                 difference_over_seeds([(own[name], first[name]) for own, first in by_seed], shared, groups)
             )
-            for name in rules
-            if "/" not in name
+            for name in main_rules(run.rules)
+            if name in rules
         }
     return pairs
+
+
+def _answers(banks: Banks, config: RunConfig) -> dict[str, Tensor]:
+    return correct_answers(banks, config.main, rules_of_run(config, banks))
 
 
 def _test_digests(folder: Path) -> dict[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from redx.composition.evaluation import Banks, evaluate
+from redx.composition.listing import rules_of_run
 from redx.composition.summary import Row
 from redx.config import BankId, RunConfig
 from redx.data.dataset import Data, Split
@@ -265,4 +266,5 @@ def evaluate_seed(config: RunConfig, folder: Path, seed: int) -> list[Row]:
 def evaluate_parts(config: RunConfig, seed: int, stored: StoredParts) -> list[Row]:
     """Return the rows of results.jsonl of one seed, whose parts are given."""
     sweep = {"kinds": config.noise, "levels": config.levels, "epsilons": config.epsilons}
+    sweep |= {"rules": rules_of_run(config, stored.banks)}
     return list(evaluate(stored.banks, task=config.task, seed=seed, domains=stored.domains, **sweep))

@@ -12,13 +12,15 @@ from typing import Any
 
 from torch import Tensor
 
+from redx.composition.listing import rules_of_run, shares
 from redx.composition.risk import RiskControl
-from redx.composition.rules import RULES, RuleId, get_rule
+from redx.composition.rules import RULES, BaseRule, RuleId, get_rule
 from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.io.hashing import hash_tensors
 from redx.model.model import Model
 from redx.models.router import KEYS, TRAINED
+from redx.report.short import hint_of
 from redx.runs.folder import choose_seed, load_seed, task_of
 from redx.runs.transaction import consistently, read_version
 from redx.serve.queries import Kind, Setting
@@ -109,25 +111,29 @@ class LoadedRun:
         }
 
     def rules(self) -> list[dict[str, Any]]:
-        """Return the rules that can be asked, each with where its adversary lies and whether it has risk control."""
-        banks = self.model.banks
+        """Return the rules that can be asked, with their adversary, their risk control, and what owners share."""
+        banks, config = self.model.banks, self.model.config
+        listed = rules_of_run(config, banks)
         entries = []
         for name, rule in RULES.items():
-            if rule.knows_domain:
-                continue  # these know the true domain, which a question does not
-            main = self.model.config.main_bank(rule.form)
+            if rule.knows_domain or rule.needs_statistics:
+                continue  # a question does not know the true domain, and the others equal the base
+            main = config.main_bank(rule.form)
             choices = [RuleId(name)] if main in banks else []
-            if name != "base":
+            if not isinstance(rule, BaseRule):
                 choices += [RuleId(name, bank.name) for bank in banks if bank.form == rule.form and bank != main]
+            else:
+                choices += [one for one in map(RuleId.parse, listed) if one.rule == name and one.bank]
             for choice in choices:
                 bank = main if not choice.bank else main._replace(name=choice.bank)
-                settings = self.model.config.banks.get(bank)
+                settings = config.banks.get(bank)
                 entries.append(
                     {
                         "name": str(choice),
-                        "about": rule.hint or rule.about,
+                        "about": hint_of(str(choice), listed),
                         "adversary": rule.adversary,
-                        "controlled": bool(settings and settings.controlled and name != "base"),
+                        "controlled": bool(settings and settings.controlled and not isinstance(rule, BaseRule)),
+                        "shares": shares(str(choice), config),
                     }
                 )
         return entries

@@ -26,6 +26,7 @@ from redx.models.value_bank import ValueBank
 from redx.seeding import generator
 from redx.training.closed_form import fit_bank
 from redx.training.datasets import ExpertData
+from redx.training.expert_ridge import fit_experts, fit_scorers
 from redx.training.loop import draw_rows, dropout, gather_rows, train
 from redx.training.value_ridge import fit_values
 
@@ -73,6 +74,8 @@ def train_bank(
     if isinstance(bank, ValueBank) and config.fit == "ridge":
         return fit_values(bank.cpu(), config, datasets)
     seeds = [seed] * len(datasets) if isinstance(seed, int) else list(seed)
+    if isinstance(bank, MLPBank) and config.fit == "ridge":
+        return fit_experts(bank, config, datasets, base, seeds, bank_id).cpu()
     names = [(number, data.name) for number, data in zip(seeds, datasets, strict=True)]
     initialise_bank(bank, [generator(number, "expert", bank_id, name) for number, name in names])
     weight = 1.0
@@ -188,6 +191,8 @@ def train_scorers(
     datasets = [data.to(device) for data in datasets]
     names = [data.name for data in datasets]
     scorers = MLPBank(len(datasets), [base.width, config.hidden, 1]).to(device)
+    if config.fit == "ridge":
+        return fit_scorers(scorers, config, datasets, seed).cpu()
     initialise_bank(scorers, [generator(seed, "ownership", name) for name in names])
     draws = [generator(seed, "ownership anchors", name) for name in names]
     own, anchors = [data.own for data in datasets], [data.anchors for data in datasets]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from redx.composition.abstention import class_means
-from redx.config import BaseConfig, ModelConfig, TrainingConfig
+from redx.config import BaseConfig, ModelConfig
 from redx.data.augment import distort
 from redx.data.dataset import Data, Split
 from redx.models.backbones.base import Encoder, IdentityEncoder
 from redx.models.base import Base
-from redx.models.encoder import FeatureEncoder, build_encoder
-from redx.models.trunks import MLPTrunk, TokenSum
+from redx.models.encoder import build_encoder
+from redx.models.feature_map import FeatureMap
+from redx.models.ridge_head import Held, fit_head
+from redx.models.statistics import collect
+from redx.models.trunks import TokenSum
 from redx.models.values import class_values, classifier_of_values
 from redx.seeding import generator
 from redx.training.datasets import BATCH, shared_rows, split_validation
@@ -48,11 +53,22 @@ def train_base(config: ModelConfig, data: Data, seed: int) -> Base:
     return fit_base(encoder, config.base, shared, validation, data.outputs, seed, config.device)
 
 
-def train_feature_base(training: TrainingConfig, shared: Split, hidden: int, classes: int, seed: int) -> Base:
-    """Return a base for standardised features, (N, F): one hidden layer and the classifier; for the estimator."""
-    seed_everything(seed)
-    encoder = FeatureEncoder(MLPTrunk(shared.inputs.shape[1], hidden, 1, append_features=True))
-    return fit_base(encoder, BaseConfig(training=training), shared, None, classes, seed)
+def solve_feature_base(encoder: Encoder, shared: Split, classes: Sequence[str]) -> Base:
+    """Return a base for standardised features, (N, F), solved in closed form; for the estimator.
+
+    Parameters
+    ----------
+    encoder
+        An encoder without trained parts, which returns the features as they are.
+    shared
+        The shared examples.
+    classes
+        The names of the classes, of each of which there are examples.
+    """
+    map = FeatureMap(shared.inputs.shape[1], 0)
+    head = fit_head(collect(map, shared.inputs, shared.labels, classes), Held(shared=shared))
+    weight, bias = head.weight[:-1].contiguous(), head.weight[-1].clone()
+    return Base(encoder, weight, bias, torch.zeros(map.width), torch.ones(map.width))
 
 
 def fit_encoder(encoder: Encoder, config: BaseConfig, shared: Split, outputs: int, seed: int, device: str) -> Base:

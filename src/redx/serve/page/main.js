@@ -29,7 +29,7 @@ async function start() {
   document.title = `redx · ${run.model.run}`;
   byId("run").textContent = describeRun();
   byId("run").title = run.model.about;
-  fill(byId("rule"), run.model.rules.map((rule) => el("option", { value: rule.name, selected: rule.name === currentRule().name }, rule.about ? `${rule.name} – ${rule.about}` : rule.name)));
+  fill(byId("rule"), run.model.rules.map((rule) => el("option", { value: rule.name, selected: rule.name === currentRule().name }, `${rule.name} – ${rule.about} (owners share ${rule.shares})`)));
   byId("rule").onchange = (event) => change({ rule: event.target.value === run.model.rule ? null : event.target.value, weights: null });
   const make = { text: textInput, numbers: numbersInput, image: imageInput }[run.model.kind];
   page.input = make(byId("input"), edited, run.model.kind === "numbers" ? run.model.shape.reduce((a, b) => a * b, 1) : run.model.steps ? "12 plus 5 minus 3" : "Write a question");

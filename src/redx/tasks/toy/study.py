@@ -9,7 +9,7 @@ from torch import Tensor
 
 from redx.composition import certificate, metrics
 from redx.composition.evaluation import Banks, match_banks, predict
-from redx.composition.rules import RULES, RuleId
+from redx.composition.rules import RuleId, general_rules
 from redx.config import BankConfig, BankId, RunConfig
 from redx.data.dataset import Data
 from redx.data.inputs import read_pairs
@@ -53,7 +53,7 @@ def segment_accuracy(data: Data, parts: dict[int, Banks]) -> tuple[Table, dict[s
     """Return the accuracy in every segment before and after mixing, as a table and by rule and seed."""
     facts: dict[str, dict[str, list[float]]] = {}
     for seed, banks in parts.items():
-        for rule, bank, outputs in match_banks(banks, tuple(RULES)):
+        for rule, bank, outputs in match_banks(banks, general_rules()):
             name = str(RuleId(rule.name, bank))
             if name in MIXTURES:
                 correct = predict(rule, outputs, rule.weights(outputs)) == outputs.true_labels()
