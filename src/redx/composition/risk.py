@@ -608,8 +608,8 @@ class RiskControl:
             The experts of the record, where they are at hand, and whether their answers were added to their ownership
             scores.
         class_domains, domain_names
-            By domain: the domain of every class as an index, (C,), and the names of the domains, by default their
-            indices.
+            The domain of every class as an index, (C,), and the names of the domains, by default their indices. With
+            them the risk can be controlled by domain, now or with `at`.
 
         Raises
         ------
@@ -617,7 +617,8 @@ class RiskControl:
             If no label is known, if there are too few examples for the risk, or if the risk is to be controlled by
             domain and classes belong to none.
         """
-        if self.by == "domain":
+        self.class_domains, self.domain_names, self.domains = None, (), None
+        if self.by == "domain" or (class_domains is not None and min(map(int, class_domains), default=-1) >= 0):
             self._set_domains(class_domains, domain_names)
         found_domains: list[Tensor] = []
         thresholds: dict[str, list[Tensor]] = {region: [] for region in REGIONS}
@@ -643,7 +644,7 @@ class RiskControl:
             self.score = _logits_score(self.score)
         self.thresholds = {region: torch.cat(values or [torch.empty(0)]) for region, values in thresholds.items()}
         self.groups, self._cutoffs, self._by_domain = _join_groups(groups), None, None
-        if self.by == "domain":
+        if self.class_domains is not None:
             self.domains = torch.cat(found_domains or [torch.empty(0, dtype=torch.int64)])
         self.experts, self.answers = tuple(experts), answers
         self.names = tuple(expert.name for expert in experts)
@@ -778,9 +779,9 @@ class RiskControl:
         Returns
         -------
         dict
-            `calibration`: its calibration examples; `with`: the domains that it shares a cut-off with; `cutoff`, None
-            where its experts are silent; `examples` with a label of this domain; `base`, `clean` and `worst` accuracy
-            and `harm` on them with the exact interval from `low` to `high`, None where there are none.
+            `calibration`: its calibration examples; `together`: the domains that it shares a cut-off with; `cutoff`,
+            None where its experts are silent; `examples` with a label of this domain; `base`, `clean` and `worst`
+            accuracy and `harm` on them with the exact interval from `low` to `high`, None where there are none.
         """
         rule = get_rule(rule)
         region, counts = controlled_region(rule), self.domain_counts
@@ -799,7 +800,7 @@ class RiskControl:
                 low, high = exact_interval(int(mine[:, 3].sum()), len(mine)) if len(mine) else (None, None)
                 figures[self.domain_names[index]] = {
                     "calibration": counts[index],
-                    "with": [self.domain_names[other] for other in group if other != index],
+                    "together": [self.domain_names[other] for other in group if other != index],
                     "cutoff": cutoff if math.isfinite(cutoff) else None if cutoff > 0 else str(cutoff),
                     "examples": len(mine),
                     **{"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high},
@@ -855,7 +856,7 @@ class RiskControl:
             {
                 "name": name,
                 "calibration": count,
-                "with": [self.domain_names[other] for other in shared[index] if other != index],
+                "together": [self.domain_names[other] for other in shared[index] if other != index],
                 "cutoffs": {
                     region: _finite_or_text(float(self.domain_cutoffs(region)[index])) for region in Cutoffs._fields
                 },
