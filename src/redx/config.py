@@ -259,6 +259,16 @@ class ModelConfig(StrictConfig):
         description="largest harm of the worst router: share of examples that the base answers correctly and RED may "
         "not; without it 0.01, or the smallest that the calibration examples support",
     )
+    by: Literal["all", "domain"] = Field(
+        default="all",
+        description="keep the risk on average over all examples (all), or in each domain and so for any mix of them "
+        "(domain); the latter where every class belongs to one domain",
+    )
+    small: Literal["merge", "silent"] = Field(
+        default="merge",
+        description="with by=domain: domains with too few calibration examples for the risk share a cut-off (merge), "
+        "or their experts are silent (silent)",
+    )
     confidence: float | None = Field(
         default=None,
         gt=0,

@@ -99,6 +99,7 @@ class Positions:
         ):
             mixed = {name: self._mixed_losses(name, record) for name in MIXED}
             cutoff = None if record.cutoffs is None else record.cutoffs.simplex
+            assert not isinstance(cutoff, torch.Tensor)  # documents are controlled together
             sure = record.confidences if record.cutoffs is not None else None
             short = Parts(base, residuals, record.gates, labels, record.domains, sure, record.cutoffs, record.groups)
             banks[bank_id] = _with_losses(short, Losses(losses[0], own, mixed, cutoff))

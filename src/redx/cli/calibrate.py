@@ -8,6 +8,7 @@ import typer
 
 from redx.cli.common import AsJson, Folder, about, print_json, say, show_table
 
+DOMAIN_FIGURES = ("base", "clean", "worst", "harm")
 TEST_FIGURES = {
     "base": ("base", "accuracy on the test split"),
     "clean": ("red", "accuracy on the test split"),
@@ -19,6 +20,17 @@ def calibrate(
     folder: Folder,
     risk: Annotated[float | None, typer.Option(help=about("risk"), show_default="0.01")] = None,
     confidence: Annotated[float | None, typer.Option(help=about("confidence"), show_default="on average")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="keep the risk over all examples (all) or in each domain (domain)", show_default="as it is"),
+    ] = None,
+    small: Annotated[
+        str | None,
+        typer.Option(
+            help="by domain: domains with too few examples share a cut-off (merge) or have none (silent)",
+            show_default="as it is",
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="all")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -31,14 +43,15 @@ def calibrate(
     """
     from redx.runs.calibration import calibrate_run
 
-    results = calibrate_run(folder, risk, confidence, seed)
+    results = calibrate_run(folder, risk, confidence, seed, by, small)
     if as_json:
         return print_json(results)
     for number, figures in results.items():
         show_risk(figures, f"{folder}, seed {number}, as it stands now, on the test split")
     kept = "on average over calibration sets" if confidence is None else f"with probability {confidence:g}"
     most = max(figures["risk"] for figures in results.values())
-    say(f"No router costs more than {most:g} of the base's accuracy, {kept}.")
+    where = " in any domain" if any(figures["by"] == "domain" for figures in results.values()) else ""
+    say(f"No router costs more than {most:g} of the base's accuracy{where}, {kept}.")
     say(f"`redx evaluate {folder}` shows all rules at this risk.")
 
 
@@ -56,3 +69,14 @@ def show_risk(figures: dict[str, Any] | None, title: str) -> None:
         ["harm", f"{figures['harm']:.4f}", f"95 %: {interval}"],
     ]
     show_table(["", "value", ""], rows, title)
+    if domains := figures.get("domains"):
+        show_table(["domain", "calibrated on", "base", "red", "any router", "harm"], _domain_rows(domains), "By domain")
+
+
+def _domain_rows(domains: dict[str, dict[str, Any]]) -> list[list[str]]:
+    """Return a row for each domain; a domain that shares its cut-off with others has a plus at its count."""
+    rows = []
+    for name, one in domains.items():
+        count = f"{one['calibration']}{' +' if one['together'] else ''}{' (silent)' if one['cutoff'] is None else ''}"
+        rows.append([name, count, *("—" if one[key] is None else f"{one[key]:.4f}" for key in DOMAIN_FIGURES)])
+    return rows

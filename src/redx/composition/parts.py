@@ -32,10 +32,25 @@ class Cutoffs(NamedTuple):
         The cut-off of rules whose weights sum to at most one, such as `red`.
     box
         The cut-off of rules whose weights are free in [0, 1], such as `sum`.
+
+    Notes
+    -----
+    Each is one number for all examples, or one for each example, (N,), where the cut-off depends on the domain that the
+    base's answer names.
     """
 
-    simplex: float
-    box: float
+    simplex: float | Tensor
+    box: float | Tensor
+
+    def only(self, rows: slice | Tensor) -> Cutoffs:
+        """Return the cut-offs of some of the examples."""
+        return Cutoffs(*(value[rows] if isinstance(value, Tensor) else value for value in self))
+
+    @staticmethod
+    def concatenate(pieces: Sequence[Cutoffs]) -> Cutoffs:
+        """Return the cut-offs of consecutive pieces of a record as one."""
+        joined = zip(*pieces, strict=True)
+        return Cutoffs(*(torch.cat(values) if isinstance(values[0], Tensor) else values[0] for values in joined))
 
 
 @dataclass(frozen=True)
@@ -190,6 +205,9 @@ class Parts:
                 )
         elif self.cutoffs is not None:
             raise RedxError("Parts with cut-offs need confidences to compare with them; give both or neither.")
+        for value in self.cutoffs or ():
+            if isinstance(value, Tensor) and (tuple(value.shape) != (len(self),) or _has_nan(value)):
+                raise RedxError(f"Cut-offs are one number, or one for each of the {len(self)} examples; give those.")
 
     def __len__(self) -> int:
         return self.base.shape[0]
@@ -248,13 +266,20 @@ class Parts:
             raise RedxError("Some pieces of the record hold labels, domains, confidences or groups and others do not.")
         joined = {name: torch.cat([piece[name] for piece in tensors]) for name in tensors[0]}
         losses = [piece.losses for piece in pieces if piece.losses is not None]
-        return replace(pieces[0], **joined, losses=Losses.concatenate(losses) if losses else None)
+        cutoffs = [piece.cutoffs for piece in pieces if piece.cutoffs is not None]
+        return replace(
+            pieces[0],
+            **joined,
+            losses=Losses.concatenate(losses) if losses else None,
+            cutoffs=Cutoffs.concatenate(cutoffs) if len(cutoffs) == len(pieces) else None,
+        )
 
     def active(self, region: str) -> Tensor:
         """Return where an expert's confidence exceeds the cut-off of a region, (N, K); everywhere without cut-offs."""
         if self.cutoffs is None or self.confidences is None:
             return torch.ones_like(self.gates, dtype=torch.bool)
-        return self.confidences > getattr(self.cutoffs, region)
+        cutoff = getattr(self.cutoffs, region)
+        return self.confidences > (cutoff[:, None] if isinstance(cutoff, Tensor) else cutoff)
 
     def above_cutoff(self, region: str) -> Parts:
         """Return the record with residuals of zero where an expert's confidence does not exceed the cut-off.
@@ -307,7 +332,9 @@ class Parts:
             A record of the chosen rows, in the order of `rows`.
         """
         losses = None if self.losses is None else self.losses.only(rows)
-        return self._derived(**{name: tensor[rows] for name, tensor in self.tensors().items()}, losses=losses)
+        cutoffs = None if self.cutoffs is None else self.cutoffs.only(rows)
+        tensors = {name: tensor[rows] for name, tensor in self.tensors().items()}
+        return self._derived(**tensors, losses=losses, cutoffs=cutoffs)
 
     def keep(self, experts: list[int]) -> Parts:
         """Return the record of some of the experts.

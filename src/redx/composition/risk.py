@@ -13,6 +13,11 @@ keeps the expected harm of a new example at most at `risk`, for any data distrib
 router (conformal risk control; Angelopoulos et al.). The second form replaces the left side by the exact binomial upper
 bound of the harm: then the harm is at most `risk` with probability `confidence` over the draw of the held-out examples.
 
+By domain. Where every class belongs to one domain, each domain d can have a cut-off λ_d of its own, calibrated on the
+examples of d alone. At an example x the cut-off is that of g(x), the domain of the base's answer, which no router can
+change. An example of d can be harmed only where the base is right on it, so only where g(x) = d: λ_d is the only
+cut-off that matters for it, and `E[harm | true domain d] ≤ risk` for every d, hence for any mix of domains.
+
 Where examples come in groups, such as the tokens of documents, groups are exchangeable and examples are not. Then L_i
 is the mean harm of the examples of group i, between 0 and 1, and n counts groups; with a confidence, Bentkus' bound for
 means of such numbers takes the place of the binomial one.
@@ -45,6 +50,7 @@ from redx.schema import DEFAULT_RISK
 
 log = logging.getLogger("redx")
 
+BY, SMALL = ("all", "domain"), ("merge", "silent")
 REGIONS = {"simplex": "red", "box": "sum"}  # where wrong weights could lie, with a rule that allows them
 CHUNK = 2**20  # values of N·K·C that are processed at once: few enough for the cache, enough for few calls
 BOX_CHUNK = 2**22  # the same in the box, where only N·C of them are touched at a time
@@ -380,9 +386,20 @@ class RiskControl:
         How an expert's confidence is computed where a record has no confidences: `answer` or `gain`. Scores that also
         use ownership, such as `contest`, stand for the part of them that logits alone give, which is `gain`. Where the
         record brings confidences, this is only their name.
+    by
+        `all`: one cut-off, and the bound holds for the mean over all examples. `domain`: a cut-off for each domain, and
+        the bound holds in every domain, so for any mix of them.
+    small
+        What happens with domains that have too few calibration examples for the risk: `merge` them with one another,
+        and with the next larger ones, until there are enough, so that they share a cut-off and a promise; or keep the
+        experts `silent` where the base's answer names them.
 
     Attributes
     ----------
+    domains
+        By domain: the domain of every calibration example, (n,).
+    class_domains, domain_names
+        By domain: the domain of every class, (C,), and the names of the domains.
     thresholds
         The threshold of every calibration example, (n,), by region of the adversary: simplex and box; empty before
         `calibrate`.
@@ -409,14 +426,27 @@ class RiskControl:
     """
 
     def __init__(
-        self, risk: float | None = DEFAULT_RISK, confidence: float | None = None, score: str = "contest"
+        self,
+        risk: float | None = DEFAULT_RISK,
+        confidence: float | None = None,
+        score: str = "contest",
+        by: str = "all",
+        small: str = "merge",
     ) -> None:
         if risk is not None and not 0 <= risk <= 1:
             raise RedxError(f"A risk lies between 0 and 1, not {risk:g}; choose one such as 0.01.")
         _check_confidence(confidence)
         if score not in SCORES:
             raise RedxError(f"There is no score {score!r}; choose one of {', '.join(SCORES)}.")
-        self._risk, self.confidence, self.score = risk, confidence, score
+        if by not in BY:
+            raise RedxError(f"Risk is controlled by {' or by '.join(BY)}, not by {by!r}; choose one of them.")
+        if small not in SMALL:
+            raise RedxError(f"Small domains are {' or '.join(SMALL)}, not {small!r}; choose one of them.")
+        self._risk, self.confidence, self.score, self.by, self.small = risk, confidence, score, by, small
+        self.domains: Tensor | None = None
+        self.class_domains: Tensor | None = None
+        self.domain_names: tuple[str, ...] = ()
+        self._by_domain: dict[str, Tensor] | None = None
         self.thresholds: dict[str, Tensor] = {}
         self.groups: Tensor | None = None
         self.unknown, self.given = 0, True
@@ -446,9 +476,8 @@ class RiskControl:
 
     @property
     def cutoffs(self) -> Cutoffs:
-        """The cut-offs that keep the risk, by region of the adversary."""
-        if not self.thresholds:
-            raise RedxError("This risk control is not calibrated; call calibrate(parts) with held-out examples first.")
+        """The cut-offs that keep the risk over all examples, by region of the adversary."""
+        self._check_calibrated()
         if self._cutoffs is None:
             found = (
                 risk_cutoff(self.thresholds[region], self.risk, self.confidence, self.groups)
@@ -456,6 +485,74 @@ class RiskControl:
             )
             self._cutoffs = Cutoffs(*found)
         return self._cutoffs
+
+    def _check_calibrated(self) -> None:
+        if not self.thresholds:
+            raise RedxError("This risk control is not calibrated; call calibrate(parts) with held-out examples first.")
+
+    @property
+    def merged(self) -> tuple[tuple[int, ...], ...]:
+        """By domain: the domains that share a cut-off, each group in ascending order.
+
+        Domains with enough calibration examples for the risk stand alone. With `small="silent"` all do.
+        """
+        self._check_calibrated()
+        counts = self.domain_counts
+        alone = [self.small == "silent" or self._is_enough(count) for count in counts]
+        merged = [index for index in range(len(counts)) if not alone[index]]
+        larger = sorted(
+            (index for index in range(len(counts)) if alone[index]), key=lambda index: (counts[index], index)
+        )
+        while merged and larger and not self._is_enough(sum(counts[index] for index in merged)):
+            merged.append(larger.pop(0))
+        groups = [tuple(sorted(merged))] if merged else []
+        return tuple(sorted([*groups, *((index,) for index in larger)]))
+
+    @property
+    def domain_counts(self) -> tuple[int, ...]:
+        """By domain: the number of calibration examples of every domain."""
+        if self.domains is None:
+            return ()
+        return tuple(torch.bincount(self.domains, minlength=len(self.domain_names)).tolist())
+
+    def _is_enough(self, examples: int) -> bool:
+        return allowed_harm(examples, self.risk, self.confidence) >= 0
+
+    def domain_cutoffs(self, region: str) -> Tensor:
+        """Return the cut-off of every domain, (D,): infinite where the experts are silent."""
+        self._check_calibrated()
+        assert self.domains is not None
+        if self._by_domain is None:
+            self._by_domain = {}
+        if region not in self._by_domain:
+            values = self.thresholds[region]
+            found = values.new_full((len(self.domain_names),), math.inf)
+            for group in self.merged:
+                rows = torch.isin(self.domains, torch.tensor(group))
+                found[list(group)] = risk_cutoff(values[rows], self.risk, self.confidence)
+            self._by_domain[region] = found
+        return self._by_domain[region]
+
+    def cutoffs_for(self, base: Tensor) -> Cutoffs:
+        """Return the cut-offs of examples, given the logits of the base, (N, C).
+
+        By domain there is one for each example: that of the domain of the base's answer. A class that belongs to no
+        domain silences the experts.
+        """
+        if self.by == "all":
+            return self.cutoffs
+        self._check_calibrated()
+        assert self.class_domains is not None
+        unknown = max(0, base.shape[1] - len(self.class_domains))
+        domains = torch.nn.functional.pad(self.class_domains, (0, unknown), value=-1)[base.argmax(-1).cpu()]
+        found = (self.domain_cutoffs(region)[domains.clamp_min(0)] for region in Cutoffs._fields)
+        silent = domains < 0
+        return Cutoffs(*(values.masked_fill(silent, math.inf).to(base.device) for values in found))
+
+    def cutoff_in(self, region: str) -> float | None:
+        """Return the one cut-off of a region; None where it is infinite, or each domain has its own."""
+        value = float(getattr(self.cutoffs, region))
+        return value if self.by == "all" and math.isfinite(value) else None
 
     @property
     def _unit_confidence(self) -> float | None:
@@ -477,15 +574,29 @@ class RiskControl:
         experts: Sequence[Any] = (),
         names: Sequence[str] = (),
         answers: bool = False,
+        by: str = "all",
+        small: str = "merge",
+        domains: Tensor | None = None,
+        class_domains: Tensor | None = None,
+        domain_names: Sequence[str] = (),
     ) -> Self:
         """Return a control of measurements that were made before, such as those of a file; see the attributes."""
-        control = cls(risk, confidence, score)
+        control = cls(risk, confidence, score, by, small)
+        control.domains, control.class_domains, control.domain_names = domains, class_domains, tuple(domain_names)
         control.thresholds, control.groups, control.answers = thresholds, groups, answers
         control.experts = tuple(experts)
         control.names = tuple(names) or tuple(expert.name for expert in experts)
         return control
 
-    def calibrate(self, record: Record, *, experts: Sequence[Any] = (), answers: bool = False) -> Self:
+    def calibrate(
+        self,
+        record: Record,
+        *,
+        experts: Sequence[Any] = (),
+        answers: bool = False,
+        class_domains: Sequence[int] | Tensor | None = None,
+        domain_names: Sequence[str] = (),
+    ) -> Self:
         """Measure held-out examples and set the cut-offs; returns the control itself.
 
         Parameters
@@ -496,12 +607,20 @@ class RiskControl:
         experts, answers
             The experts of the record, where they are at hand, and whether their answers were added to their ownership
             scores.
+        class_domains, domain_names
+            The domain of every class as an index, (C,), and the names of the domains, by default their indices. With
+            them the risk can be controlled by domain, now or with `at`.
 
         Raises
         ------
         RedxError
-            If no label is known, or if there are too few examples for the risk.
+            If no label is known, if there are too few examples for the risk, or if the risk is to be controlled by
+            domain and classes belong to none.
         """
+        self.class_domains, self.domain_names, self.domains = None, (), None
+        if self.by == "domain" or (class_domains is not None and min(map(int, class_domains), default=-1) >= 0):
+            self._set_domains(class_domains, domain_names)
+        found_domains: list[Tensor] = []
         thresholds: dict[str, list[Tensor]] = {region: [] for region in REGIONS}
         groups: list[Tensor | None] = []
         self.unknown, given = 0, None
@@ -514,6 +633,8 @@ class RiskControl:
             if len(parts):
                 parts = parts if given else self._scored(parts)
                 groups.append(parts.groups)
+                if self.class_domains is not None:
+                    found_domains.append(self._domains_of(parts))
                 for region, rule in REGIONS.items():
                     thresholds[region].append(harm_thresholds(rule, parts))
         if not groups and self.unknown:
@@ -522,13 +643,43 @@ class RiskControl:
         if not self.given:
             self.score = _logits_score(self.score)
         self.thresholds = {region: torch.cat(values or [torch.empty(0)]) for region, values in thresholds.items()}
-        self.groups, self._cutoffs = _join_groups(groups), None
+        self.groups, self._cutoffs, self._by_domain = _join_groups(groups), None, None
+        if self.class_domains is not None:
+            self.domains = torch.cat(found_domains or [torch.empty(0, dtype=torch.int64)])
         self.experts, self.answers = tuple(experts), answers
         self.names = tuple(expert.name for expert in experts)
         self._risk = supported_risk(self._risk, self.units, self._unit_confidence, unit=self._unit)
         if self.unknown:
             log.warning("%d calibration examples were left out, for their labels are unknown", self.unknown)
         return self
+
+    def _set_domains(self, class_domains: Sequence[int] | Tensor | None, names: Sequence[str]) -> None:
+        """Keep which domain every class belongs to."""
+        if class_domains is None or not len(class_domains):
+            raise RedxError(
+                "Risk by domain needs to know the domain of every class; give calibrate(…, class_domains=…), or choose "
+                "by='all'."
+            )
+        self.class_domains = known = torch.as_tensor(class_domains).long()
+        if int(known.min()) < 0:
+            raise RedxError(
+                "Some classes belong to several domains or to none, so the base's answer names no domain; choose "
+                "by='all'."
+            )
+        count = int(known.max()) + 1
+        self.domain_names = tuple(map(str, names)) or tuple(map(str, range(count)))
+        if len(self.domain_names) < count:
+            raise RedxError(f"There are {count} domains, and {len(self.domain_names)} names; name all of them.")
+
+    def _domains_of(self, parts: Parts) -> Tensor:
+        """Return the domain of every example, (N,), which its label names."""
+        assert self.class_domains is not None
+        if parts.groups is not None:
+            raise RedxError("Risk by domain counts single examples; leave out the groups, or choose by='all'.")
+        labels = parts.true_labels()
+        if parts.base.shape[1] == 1 or int(labels.max()) >= len(self.class_domains):
+            raise RedxError("Some labels are no classes of a domain; give the domain of every class, or by='all'.")
+        return self.class_domains[labels.cpu()]
 
     def _scored(self, parts: Parts) -> Parts:
         """Return a record with confidences that base and residuals alone give, and no cut-offs.
@@ -541,7 +692,7 @@ class RiskControl:
 
     def _with_confidences(self, parts: Parts) -> Parts:
         """Return a record with confidences like those of the calibration examples, and no cut-offs."""
-        _ = self.cutoffs  # says so where nothing is calibrated
+        self._check_calibrated()
         if self.given != (parts.confidences is not None):
             raise RedxError("Only one of the two records has confidences; give them for both or for neither.")
         if parts.confidences is None:
@@ -575,7 +726,7 @@ class RiskControl:
         if isinstance(record, Parts):
             controlled = self._with_confidences(record)
             assert controlled.confidences is not None
-            return controlled.with_confidences(controlled.confidences, self.cutoffs)
+            return controlled.with_confidences(controlled.confidences, self.cutoffs_for(controlled.base))
         return in_pieces(record).map(self.apply)
 
     def report(self, record: Record, rule: Rule | str = "red") -> dict[str, Any]:
@@ -591,26 +742,74 @@ class RiskControl:
         Returns
         -------
         dict
-            `risk`, `confidence` and `score`; `cutoff`, as text where it is infinite; `calibration` and `examples`, the
-            numbers of examples; `groups`, of the calibration examples, or None; `unknown`, how many examples were left
-            out for their labels; and `before` and `after`, the figures of `harm_figures` without and with the cut-off.
+            `risk`, `confidence`, `score` and `by`; `cutoff`, as text where it is infinite, None where each domain has
+            its own; `calibration` and `examples`, the numbers of examples; `groups`, of the calibration examples, or
+            None; `unknown`, how many examples were left out for their labels; `before` and `after`, the figures of
+            `harm_figures` without and with the cut-off; and by domain `domains`, as `by_domain` returns them.
         """
-        rule, cutoff = get_rule(rule), getattr(self.cutoffs, controlled_region(get_rule(rule)))
+        rule = get_rule(rule)
+        region = controlled_region(rule)
+        cutoff = getattr(self.cutoffs, region)
         before, after = _count_harm(rule, in_pieces(record), [self._with_confidences, self.apply])
         return {
             "risk": self.risk,
             "confidence": self.confidence,
             "score": "as given" if self.given else self.score,
-            "cutoff": cutoff if math.isfinite(cutoff) else str(cutoff),
+            "by": self.by,
+            "cutoff": None if self.by == "domain" else cutoff if math.isfinite(cutoff) else str(cutoff),
             "calibration": self.examples,
             "groups": None if self.groups is None else self.units,
             "examples": before.examples,
             "unknown": before.unknown,
             "before": before.figures(),
             "after": after.figures(),
+            **({} if self.by == "all" else {"domains": self.by_domain(record, rule)}),
         }
 
-    def at(self, risk: float | None, confidence: float | None = None) -> Self:
+    def by_domain(self, record: Record, rule: Rule | str = "red") -> dict[str, dict[str, Any]]:
+        """Return the promise and the harm of every domain, by its name.
+
+        Parameters
+        ----------
+        record
+            Examples with labels, under control or not yet.
+        rule
+            The rule that composes base and experts.
+
+        Returns
+        -------
+        dict
+            `calibration`: its calibration examples; `together`: the domains that it shares a cut-off with; `cutoff`,
+            None where its experts are silent; `examples` with a label of this domain; `base`, `clean` and `worst`
+            accuracy and `harm` on them with the exact interval from `low` to `high`, None where there are none.
+        """
+        rule = get_rule(rule)
+        region, counts = controlled_region(rule), self.domain_counts
+        outcomes, domains = [torch.empty(0, 4, dtype=torch.bool)], [torch.empty(0, dtype=torch.int64)]
+        for piece in in_pieces(record):
+            parts = self.apply(piece).labelled()
+            if len(parts):
+                outcomes.append(harm_outcomes(rule, parts).cpu())
+                domains.append(self._domains_of(parts))
+        every, of_example = torch.cat(outcomes).double(), torch.cat(domains)
+        figures: dict[str, dict[str, Any]] = {}
+        for group in self.merged:
+            for index in group:
+                mine, cutoff = every[of_example == index], float(self.domain_cutoffs(region)[index])
+                base, clean, worst, harm = mine.mean(0).tolist() if len(mine) else (None,) * 4
+                low, high = exact_interval(int(mine[:, 3].sum()), len(mine)) if len(mine) else (None, None)
+                figures[self.domain_names[index]] = {
+                    "calibration": counts[index],
+                    "together": [self.domain_names[other] for other in group if other != index],
+                    "cutoff": cutoff if math.isfinite(cutoff) else None if cutoff > 0 else str(cutoff),
+                    "examples": len(mine),
+                    **{"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high},
+                }
+        return {name: figures[name] for name in self.domain_names}
+
+    def at(
+        self, risk: float | None, confidence: float | None = None, by: str | None = None, small: str | None = None
+    ) -> Self:
         """Return a control of the same measurements with another risk.
 
         Parameters
@@ -619,32 +818,56 @@ class RiskControl:
             The new risk; None for 0.01, or the smallest that the calibration examples support.
         confidence
             None for the bound on average, otherwise the probability with which it has to hold.
+        by, small
+            As for the control itself; None keeps what it has.
 
         Raises
         ------
         RedxError
             Where there are too few calibration examples for this risk.
         """
-        _ = self.cutoffs  # says so where nothing is calibrated
+        self._check_calibrated()
         held = group_confidence(confidence) if self.groups is not None else confidence
         chosen = supported_risk(risk, self.units, held, unit=self._unit)
         settings = {"groups": self.groups, "experts": self.experts, "names": self.names, "answers": self.answers}
+        settings |= {"by": self.by if by is None else by, "small": self.small if small is None else small}
+        settings |= {"domains": self.domains, "class_domains": self.class_domains, "domain_names": self.domain_names}
+        if settings["by"] == "domain" and self.class_domains is None:
+            raise RedxError("This model was not calibrated by domain; calibrate it anew, or choose by='all'.")
         other = type(self).from_thresholds(self.thresholds, chosen, confidence, self.score, **settings)
         other.unknown, other.given = self.unknown, self.given
         return other
 
     def to_json(self) -> dict[str, Any]:
         """Return the promise as numbers, texts, lists and dicts: the content of risk.json."""
-        cutoffs = self.cutoffs._asdict().items()
-        return {
+        content: dict[str, Any] = {
             "risk": self.risk,
             "confidence": self.confidence,
             "score": self.score,
             **({"answers": True} if self.answers else {}),
             "calibration": self.examples,
-            "cutoffs": {region: value if math.isfinite(value) else str(value) for region, value in cutoffs},
+            "cutoffs": {region: _finite_or_text(value) for region, value in self.cutoffs._asdict().items()},
             "experts": list(self.names),
         }
+        if self.domains is None:
+            return content
+        shared = {index: group for group in self.merged for index in group}
+        domains = [
+            {
+                "name": name,
+                "calibration": count,
+                "together": [self.domain_names[other] for other in shared[index] if other != index],
+                "cutoffs": {
+                    region: _finite_or_text(float(self.domain_cutoffs(region)[index])) for region in Cutoffs._fields
+                },
+            }
+            for index, (name, count) in enumerate(zip(self.domain_names, self.domain_counts, strict=True))
+        ]
+        return content | {"by": self.by, "small": self.small, "domains": domains}
+
+
+def _finite_or_text(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
 
 
 def _logits_score(score: str) -> str:

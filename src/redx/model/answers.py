@@ -94,7 +94,7 @@ class AnswerBatch:
     active
         Which experts contribute, (N, K).
     cutoff
-        The cut-off of risk control, if there is one.
+        The cut-off of risk control for every example, (N,), if there is one.
     """
 
     rule: Rule
@@ -104,7 +104,7 @@ class AnswerBatch:
     predicted: Tensor
     radius: Tensor
     active: Tensor
-    cutoff: float | None
+    cutoff: Tensor | None  # (N,)
 
     def explain(self, model: Model, unfamiliar: Sequence[bool | None] | None = None) -> list[Explanation]:
         """Return the description of every answer; one tensor operation for each field, since batches are large.
@@ -130,6 +130,7 @@ class AnswerBatch:
             (self.weights * own).tolist(),
             self.radius.tolist(),
             self.active.tolist(),
+            [None] * len(self.predicted) if self.cutoff is None else self.cutoff.tolist(),
             unfamiliar or [None] * len(self.predicted),
             strict=True,
         )
@@ -143,12 +144,12 @@ class AnswerBatch:
                 base_score=score if rule.keeps_base else None,
                 contributions=dict(zip(names, contributions, strict=True)),
                 radius=radius,
-                cutoff=self.cutoff,
+                cutoff=cutoff,
                 active=tuple(name for name, contributes in zip(names, active, strict=True) if contributes),
                 abstained=abstains,
                 closest=None if abstains is None else model.label(predicted),
             )
-            for predicted, base, largest, weights, score, contributions, radius, active, abstains in rows
+            for predicted, base, largest, weights, score, contributions, radius, active, cutoff, abstains in rows
         ]
 
 
@@ -166,10 +167,10 @@ def answer_features(model: Model, h: Tensor, chosen: Chosen | None = None) -> An
     """
     rule, bank_id = model.rule_and_bank()
     parts = model.parts_of(h, bank_id)
-    cutoff = getattr(parts.cutoffs, rule.adversary or "simplex") if parts.cutoffs else None
-    active = torch.ones_like(parts.gates, dtype=torch.bool)
-    if parts.confidences is not None and cutoff is not None:
-        active = parts.confidences > cutoff
+    cutoff, active = None, parts.active(rule.adversary or "simplex")
+    if parts.cutoffs is not None:
+        found = getattr(parts.cutoffs, rule.adversary or "simplex")
+        cutoff = found if isinstance(found, Tensor) else torch.full((len(parts),), found, dtype=torch.float64)
     names = ("pooled",) if rule.form in ("pooled", "averaged") else model.experts.names
     parts, weights = contributing(rule, parts), rule.weights(parts)
     for row, given in enumerate(chosen(rule, names) if chosen else ()):

@@ -61,7 +61,11 @@ class ComposedHead(nn.Module):
         if controlled:
             calibration = model.current_control()
             self.score = calibration.score
-            self.cutoff = getattr(calibration.cutoffs, rule.adversary or "simplex")
+            classes = torch.eye(base.known) if base.known > 1 else torch.zeros(1, 1)
+            cutoff = getattr(calibration.cutoffs_for(classes), rule.adversary or "simplex")
+            if not isinstance(cutoff, Tensor):
+                cutoff = torch.full((len(classes),), cutoff)
+            self.cutoff = nn.Buffer(cutoff)  # by the base's answer, (C,)
         self.router = None if model.uses_keys or model.router is None else model.router.network
         self.places: list[int] | None = None
         if self.router is not None and model.router is not None:
@@ -81,7 +85,8 @@ class ComposedHead(nn.Module):
             shared, base = base, self.statistics.classify(h) / self.unit
             residuals = self.share * (residuals + (shared - base)[:, None])
         if self.score is not None:
-            active = confidences(self.score, base, residuals, ownership) > self.cutoff
+            cutoff = self.cutoff[base.argmax(-1)][:, None]  # (N, 1)
+            active = confidences(self.score, base, residuals, ownership) > cutoff
             residuals = residuals * active[..., None]
         return base + (self._weights(h, ownership)[..., None] * residuals).sum(1)
 

@@ -863,7 +863,7 @@ class Model(nn.Module):
                 1, columns, _full_ownership(library, parts, ownership.gather(1, columns), columns)
             )
         sure = confidences(calibration.score, parts.base, parts.residuals, ownership, columns)
-        return parts.with_confidences(sure, calibration.cutoffs)
+        return parts.with_confidences(sure, calibration.cutoffs_for(parts.base))
 
     def _with_gain(self, parts: Parts, bank_id: BankId, library: ExpertLibrary, columns: Tensor | None = None) -> Parts:
         """Return the record with gates of `keys` that also count what the answers of these experts say.
@@ -924,8 +924,9 @@ class Model(nn.Module):
                     f"This model holds no calibration examples for the bank {bank_id}; load it from its run folder."
                 )
             known = self._compute_control(self.calibration_set(), main.risk, main.confidence, bank_id)
-        if (known.risk, known.confidence) != (main.risk, main.confidence):
-            known = known.at(main.risk, main.confidence)
+        promise = (main.risk, main.confidence, main.by, main.small)
+        if (known.risk, known.confidence, known.by, known.small) != promise:
+            known = known.at(*promise)
         self.compared[bank_id] = known
         return known
 
@@ -941,6 +942,8 @@ class Model(nn.Module):
         *,
         risk: float | None = None,
         confidence: float | None = None,
+        by: str | None = None,
+        small: str | None = None,
     ) -> RiskControl:
         """Set the risk that the model keeps, on its own calibration examples or on these.
 
@@ -953,6 +956,9 @@ class Model(nn.Module):
             support.
         confidence
             None: the bound holds on average over calibration sets. Otherwise it holds with this probability.
+        by, small
+            Whether the bound holds over all examples (`all`) or in each domain (`domain`), and what happens with
+            domains that have too few examples (`merge`, `silent`), as for `redx.RiskControl`; None: as before.
 
         Returns
         -------
@@ -970,7 +976,7 @@ class Model(nn.Module):
         if self.config.controlled_bank is None:
             raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
         if inputs is None:
-            self.control = self.current_control().at(risk, confidence)
+            self.control = self.current_control().at(risk, confidence, by, small)
             return self.control
         if labels is None:
             raise RedxError("Calibration needs the true label of every example; give as many labels as inputs.")
@@ -978,12 +984,18 @@ class Model(nn.Module):
         _check_count(inputs, plain, "label")
         indices = _indices(list(map(str, plain)), self.classes) if self.classes else torch.tensor(list(map(int, plain)))
         split = Split(self.embed(inputs), indices, torch.full_like(indices, -1))
-        control = self._compute_control(split, risk, confidence)
+        control = self._compute_control(split, risk, confidence, by=by, small=small)
         self.calibration_set, self.control = partial(as_given, split), control
         return control
 
     def _compute_control(
-        self, split: Split, risk: float | None, confidence: float | None, bank_id: BankId | None = None
+        self,
+        split: Split,
+        risk: float | None,
+        confidence: float | None,
+        bank_id: BankId | None = None,
+        by: str | None = None,
+        small: str | None = None,
     ) -> RiskControl:
         """Return the calibration of the present experts, by default in the main bank, on features with labels."""
         bank_id = bank_id or self.config.controlled_bank
@@ -993,8 +1005,28 @@ class Model(nn.Module):
         parts = Parts(base, residuals, torch.zeros_like(ownership), split.labels)
         sure = confidences(self.config.score, base, residuals, _full_ownership(self.experts, parts, ownership))
         answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
-        control = RiskControl(risk, confidence, self.config.score)
-        return control.calibrate(parts.with_confidences(sure, None), experts=list(self.experts), answers=answers)
+        before = self.control  # what was chosen before stays chosen
+        by = by or (before.by if before else self.config.by)
+        small = small or (before.small if before else self.config.small)
+        control = RiskControl(risk, confidence, self.config.score, by, small)
+        domains, names = self._class_domains()
+        known = {"experts": list(self.experts), "answers": answers, "class_domains": domains, "domain_names": names}
+        return control.calibrate(parts.with_confidences(sure, None), **known)
+
+    def _class_domains(self) -> tuple[list[int] | None, list[str]]:
+        """Return the domain of every class as an index, and the names of the domains; None where classes have none."""
+        if not self.classes:
+            return None, []
+        own = self.experts.own_classes()
+        if min(self.info.belongs, default=-1) < 0 and own is not None and bool((own.sum(0) == 1).all()):
+            return own.long().argmax(0).tolist(), list(self.experts.names)
+        names, domains = list(self.info.domains), list(self.info.belongs)
+        for label in self.experts.new_classes:
+            owner = self.experts.owner_of(label)
+            if owner is not None and owner not in names:
+                names.append(owner)
+            domains.append(-1 if owner is None else names.index(owner))
+        return (domains, names) if min(domains, default=-1) >= 0 else (None, [])
 
     # --- abstention
 

@@ -1,7 +1,9 @@
 """The files of a model's risk control.
 
 SEED/risk.json          risk, confidence, score, number of calibration examples, cut-offs, names of the experts
+                        by domain: what each domain is promised
 SEED/thresholds.safetensors  the threshold of every calibration example, from which any other risk can be set; groups;
+                        domains and class_domains: the domain of every calibration example and of every class;
                         BANK:REGION: those of another bank that is compared at the same risk
 """
 
@@ -9,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from redx.composition.parts import Cutoffs
 from redx.composition.risk import REGIONS, RiskControl
 from redx.config import BankId, ScoreName, StrictConfig
 from redx.io.files import write_json, write_tensors
@@ -33,6 +34,15 @@ class CutoffFile(StrictConfig):
     box: Number
 
 
+class DomainFile(StrictConfig):
+    """What risk.json says of a domain, where the risk can be controlled by domain."""
+
+    name: str
+    calibration: int = Field(ge=0)
+    together: list[str]
+    cutoffs: CutoffFile
+
+
 class RiskFile(StrictConfig):
     """The content of risk.json."""
 
@@ -43,6 +53,9 @@ class RiskFile(StrictConfig):
     calibration: int = Field(ge=0)
     cutoffs: CutoffFile
     experts: list[str]
+    by: Literal["all", "domain"] = "all"
+    small: Literal["merge", "silent"] = "merge"
+    domains: list[DomainFile] = []
 
 
 def write_calibration(
@@ -51,6 +64,8 @@ def write_calibration(
     """Write a calibrated control to its two files, with the controls of banks that are compared at the same risk."""
     write_json(risk_file, control.to_json())
     groups = {} if control.groups is None else {"groups": control.groups}
+    if control.domains is not None and control.class_domains is not None:
+        groups |= {"domains": control.domains, "class_domains": control.class_domains}
     others = {
         f"{bank_id}:{region}": values
         for bank_id, other in (compared or {}).items()
@@ -84,7 +99,7 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
         return {}
     about: RiskFile = read_json(path, RiskFile, misfit="does not hold a calibration", advice="repeat the run")
     tensors = read_tensors(thresholds_file)
-    groups = tensors.pop("groups", None)
+    groups, domains, class_domains = (tensors.pop(name, None) for name in ("groups", "domains", "class_domains"))
     by_bank: dict[BankId | None, dict[str, Tensor]] = {None: {}}
     with guarded(thresholds_file, "does not belong to risk.json", "repeat the run"):
         for name, values in tensors.items():
@@ -95,9 +110,12 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
             for thresholds in by_bank.values()
         )
         right &= groups is None or (groups.shape == (about.calibration,) and groups.dtype == torch.int64)
+        right &= _are_domains(domains, class_domains, about)
         if not right or (experts and about.experts != [expert.name for expert in experts]):
             raise ValueError("other thresholds")
     settings = {"groups": groups, "experts": experts, "names": about.experts, "answers": about.answers}
+    settings |= {"by": about.by, "small": about.small, "domains": domains, "class_domains": class_domains}
+    settings |= {"domain_names": [domain.name for domain in about.domains]}
     return {
         bank_id: RiskControl.from_thresholds(thresholds, about.risk, about.confidence, about.score, **settings)
         for bank_id, thresholds in by_bank.items()
@@ -109,6 +127,16 @@ def _are_thresholds(values: Tensor, about: RiskFile) -> bool:
     return fits and not bool(values.isnan().any())
 
 
-def read_cutoffs(folder: Path) -> dict[BankId | None, Cutoffs]:
-    """Return the cut-offs of a seed by bank, those of the model itself under None; nothing where it has none."""
-    return {bank_id: control.cutoffs for bank_id, control in _read(folder, ()).items()}
+def _are_domains(domains: Tensor | None, class_domains: Tensor | None, about: RiskFile) -> bool:
+    """Return whether the domains of examples and classes are those that risk.json names, or there are none at all."""
+    if domains is None or class_domains is None:
+        return domains is None and class_domains is None and about.by == "all" and not about.domains
+    indices = (domains, class_domains)
+    if any(index.dtype != torch.int64 or index.ndim != 1 for index in indices) or len(domains) != about.calibration:
+        return False
+    return all(bool(((index >= 0) & (index < len(about.domains))).all()) for index in indices)
+
+
+def read_controls(folder: Path) -> dict[BankId | None, RiskControl]:
+    """Return the controls of a seed by bank, that of the model itself under None; nothing where it has none."""
+    return _read(folder, ())

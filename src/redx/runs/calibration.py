@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,12 @@ RULE = "red"  # the rule whose figures are shown
 
 
 def calibrate_run(
-    run: Path, risk: float | None = None, confidence: float | None = None, seed: int | None = None
+    run: Path,
+    risk: float | None = None,
+    confidence: float | None = None,
+    seed: int | None = None,
+    by: str | None = None,
+    small: str | None = None,
 ) -> dict[int, dict[str, Any]]:
     """Set the risk that a finished run keeps; nothing is trained, and no model is loaded.
 
@@ -34,6 +38,9 @@ def calibrate_run(
         None: the bound holds on average over calibration sets. Otherwise it holds with this probability.
     seed
         Which seed of the run; all of them by default.
+    by, small
+        Whether the bound holds over all examples (`all`) or in each domain (`domain`), and what happens with domains
+        that have too few examples (`merge`, `silent`); None: as before.
 
     Returns
     -------
@@ -44,10 +51,12 @@ def calibrate_run(
     seeds = config.seeds if seed is None else (choose_seed(run, seed)[1],)
     results: dict[int, dict[str, Any]] = {}
     with lock_run(run, config):
-        changes = {number: _read(run, number).at(risk, confidence) for number in seeds}  # all are possible, or none
+        changes = {
+            number: _read(run, number).at(risk, confidence, by, small) for number in seeds
+        }  # all are possible, or none
         for number, calibration in changes.items():
             others = read_compared(run / f"seed-{number}").items()
-            compared = {bank_id: other.at(risk, confidence) for bank_id, other in others}
+            compared = {bank_id: other.at(risk, confidence, by, small) for bank_id, other in others}
             with edit(run / f"seed-{number}") as transaction:
                 files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
                 write_calibration(*files, calibration, compared)
@@ -91,16 +100,18 @@ def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
     Returns
     -------
     dict
-        risk, confidence, cutoff (None: infinite), calibration (number of examples, or of groups of them), base, clean,
-        worst (accuracies), and harm with the exact interval low to high.
+        risk, confidence, by, cutoff (None: infinite, or one for each domain), calibration (number of examples, or of
+        groups of them), base, clean, worst (accuracies), harm with the exact interval low to high, and by domain
+        `domains`, as `RiskControl.by_domain` returns them.
     """
-    cutoff = calibration.cutoffs.simplex
     return {
         "risk": calibration.risk,
         "confidence": calibration.confidence,
-        "cutoff": cutoff if math.isfinite(cutoff) else None,
+        "by": calibration.by,
+        "cutoff": calibration.cutoff_in("simplex"),
         "calibration": calibration.units,
         **harm_figures(get_rule(RULE), parts),
+        **({"domains": calibration.by_domain(parts, RULE)} if calibration.by == "domain" else {}),
     }
 
 

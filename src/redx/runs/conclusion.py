@@ -6,12 +6,13 @@ import contextlib
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import torch
 
 from redx.composition.evaluation import Banks
 from redx.composition.listing import with_shares
@@ -67,8 +68,9 @@ class SeedResults:
         """A hash of all that the figures follow from."""
         digest = hashlib.blake2b(repr(self.parts.domains).encode(), digest_size=16)
         for bank_id, parts in sorted(self.parts.banks.items()):
-            digest.update(f"{bank_id} {parts.cutoffs}".encode())
-            for tensor in parts.tensors().values():
+            by_example = [value for value in parts.cutoffs or () if isinstance(value, torch.Tensor)]
+            digest.update(f"{bank_id} {'by domain' if by_example else parts.cutoffs}".encode())
+            for tensor in (*parts.tensors().values(), *by_example):
                 digest.update(tensor.detach().cpu().contiguous().numpy().data)
         return digest.hexdigest()
 
@@ -203,7 +205,7 @@ def _with_risk(rules: dict[str, Any], config: RunConfig, results: list[SeedResul
         rule, bank = get_rule(RuleId.parse(name).rule), RuleId.parse(name).bank
         if rule.form != bank_id.form or rule.adversary is None or (bank or config.main.get(rule.form)) != bank_id.name:
             continue
-        cutoffs = [getattr(calibration.cutoffs, rule.adversary) for calibration in kept]
+        cutoffs = [calibration.cutoff_in(rule.adversary) for calibration in kept]
         harm = figures["worst_harm"]
         grouped = kept[0].groups is not None
         low, high = group_interval(harm * units, units) if grouped else exact_interval(round(harm * units), units)
@@ -211,7 +213,8 @@ def _with_risk(rules: dict[str, Any], config: RunConfig, results: list[SeedResul
             "risk": max(calibration.risk for calibration in kept),
             "confidence": kept[0].confidence,
             "score": kept[0].score,
-            "cutoff": fmean(cutoffs) if all(map(math.isfinite, cutoffs)) else None,
+            "by": kept[0].by,
+            "cutoff": None if None in cutoffs else fmean(float(value or 0) for value in cutoffs),
             "calibration": min(calibration.units for calibration in kept),
             "harm": {"mean": harm, "low": low, "high": high},
             "active": fmean(_active(one.parts.banks[bank_id], rule.adversary) for one in results),
@@ -235,7 +238,7 @@ def with_cutoffs(stored: StoredParts, calibration: RiskControl, compared: Mappin
     banks = {
         bank_id: parts
         if parts.confidences is None
-        else replace(parts, cutoffs=compared.get(bank_id, calibration).cutoffs)
+        else replace(parts, cutoffs=compared.get(bank_id, calibration).cutoffs_for(parts.base))
         for bank_id, parts in stored.banks.items()
     }
     return replace(stored, banks=banks)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from redx.composition.evaluation import Banks
-from redx.composition.parts import Cutoffs, Losses, Parts
+from redx.composition.parts import Losses, Parts
+from redx.composition.risk import RiskControl
 from redx.config import BankId, StrictConfig
 from redx.errors import RedxError
 from redx.io.files import without_prefix, write_tensors
@@ -21,7 +22,7 @@ from redx.io.manifest import require_manifest
 from redx.io.reading import exists, guarded, parse_json
 from redx.io.safetensors_files import open_safetensors, read_tensors
 from redx.model.persistence import read_domain_names
-from redx.models.calibration import read_cutoffs
+from redx.models.calibration import read_controls
 from redx.runs.integrity import check_modules
 from redx.runs.transaction import consistently
 
@@ -167,7 +168,7 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
     check_modules(seed_folder, about[0].get("modules", {}))
     domains = tuple(about[0]["domains"]) if about[0] else _folder_domains(seed_folder)
     classes = tuple(about[0].get("classes", ()))
-    banks, cutoffs = {}, read_cutoffs(seed_folder)
+    banks, controls = {}, read_controls(seed_folder)
     for path in paths:
         if only is not None and _bank_id(path) != only:
             continue
@@ -177,7 +178,7 @@ def _read_parts(run: Path, seed_folder: Path, only: BankId | None) -> StoredPart
             if classes and len(classes) != parts.base.shape[1]:
                 raise ValueError("logits of other classes than those that it names")
             bank_id = _bank_id(path)
-            banks[bank_id] = parts if parts.confidences is None else _with_cutoffs(parts, cutoffs, bank_id)
+            banks[bank_id] = parts if parts.confidences is None else _with_cutoffs(parts, controls, bank_id)
     if len({len(parts) for parts in banks.values()}) > 1:
         raise RedxError(f"The parts in {folder} are of different examples; repeat the run with --out ANOTHER.")
     return StoredParts(banks, domains, classes)
@@ -205,10 +206,10 @@ def _to_parts(tensors: dict[str, Tensor]) -> Parts:
     return Parts(base, residuals, gates, labels, domains, sure, groups=groups, losses=known)
 
 
-def _with_cutoffs(parts: Parts, cutoffs: Mapping[BankId | None, Cutoffs], bank_id: BankId) -> Parts:
-    if None not in cutoffs:
+def _with_cutoffs(parts: Parts, controls: Mapping[BankId | None, RiskControl], bank_id: BankId) -> Parts:
+    if None not in controls:
         raise ValueError("no calibration beside them")
-    return replace(parts, cutoffs=cutoffs.get(bank_id, cutoffs[None]))
+    return replace(parts, cutoffs=controls.get(bank_id, controls[None]).cutoffs_for(parts.base))
 
 
 def _folder_domains(seed_folder: Path) -> tuple[str, ...]:
