@@ -70,6 +70,8 @@ def count_experts(data_dir: Path) -> None:
         "experts",
         "base",
         "red",
+        "any router",
+        "pooled",
         "price",
         "harm",
         f"mean harm, {DIVISIONS} divisions",
@@ -99,11 +101,14 @@ def count_experts(data_dir: Path) -> None:
             calibrated = run.load().current_control().thresholds["simplex"]
             parts = read_parts(run.folder, 0).banks[BankId("residual", "risk")]
             harm = mean_harm(calibrated, harm_thresholds(get_rule("red"), parts), red_risk(run))
-            base, red, free = (run.summary["rules"][name] for name in ("base", "red", "red/anchored"))
+            rules = run.summary["rules"]
+            base, red, free = (rules[name] for name in ("base", "red", "red/anchored"))
             alone = base["accuracy"]["mean"]
             figures = (
                 alone,
                 red["accuracy"]["mean"],
+                red["certified"]["1"],
+                max(rules[name]["accuracy"]["mean"] for name in rules if name.startswith("global")),
                 alone - red["certified"]["1"],
                 red["risk"]["harm"]["mean"],
                 harm,

@@ -51,6 +51,9 @@ def calibrate(
     kept = "on average over calibration sets" if confidence is None else f"with probability {confidence:g}"
     most = max(figures["risk"] for figures in results.values())
     where = " in any domain" if any(figures["by"] == "domain" for figures in results.values()) else ""
+    shared = [one for figures in results.values() for one in figures.get("domains", {}).values() if one["together"]]
+    if shared:
+        where = " in any domain, or in those that share a cut-off (+) together"
     say(f"No router costs more than {most:g} of the base's accuracy{where}, {kept}.")
     say(f"`redx evaluate {folder}` shows all rules at this risk.")
 
