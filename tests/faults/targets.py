@@ -102,7 +102,10 @@ def make_material(folder: Path, adapters: Path) -> Material:
     arrays = write_arrays(folder / "data.npz", **draw_clouds(120))
     epochs = {"base": 1, "experts": 1, "router": 1}
     run = folder / "run"
-    redx.run("features", "quick", out=run, file=str(arrays), study="none", epochs=epochs, noise=["swap"])
+    small = {"use": True, "size": 20}  # a base that is solved in a moment
+    redx.run(
+        "features", "quick", out=run, file=str(arrays), study="none", epochs=epochs, noise=["swap"], statistics=small
+    )
     (run / "seed-0" / "state.json").write_text('{"version": 1}')
     write_risk(Path(shutil.copytree(run, folder / "calibrated")), 0, 0.01)
     (folder / "redx.toml").write_text('[check]\nmin_accuracy = 0.9\nrule = "red"\nagainst = "other"\n')
@@ -281,6 +284,9 @@ def make_targets(material: Material) -> list[Target]:
         ),
         Target("expert.json", material.expert / "expert.json", jsons, add_expert, 4),
         Target("expert.safetensors", material.expert / "expert.safetensors", tensors, add_expert, 4),
+        Target("statistics", material.expert / "statistics.safetensors", tensors, add_expert, 4),
+        Target("head", seed / "head.safetensors", tensors, predict, 1),
+        Target("head.json", seed / "head.json", jsons, predict, 2),
         Target("config.json", run / "config.json", jsons, predict, 3),
         Target("model.json", seed / "model.json", jsons, predict, 2),
         Target("state.json", seed / "state.json", jsons, predict, 0.5),
@@ -290,6 +296,7 @@ def make_targets(material: Material) -> list[Target]:
         Target("stages.json", seed / "stages.json", jsons, lambda _: SeedFolder(seed), 2),
         Target("data.json", run / "data.json", jsons, lambda _: export_run(run, folder / "again.safetensors"), 0.5),
         Target("risk.json", folder / "calibrated/seed-0/risk.json", jsons, check_risk, 0.5),
+        Target("thresholds", folder / "calibrated/seed-0/thresholds.safetensors", tensors, check_risk, 0.5),
         Target("redx.toml", folder / "redx.toml", [mutate_lines], lambda _: read_settings(run), 2),
         Target("base", seed / "base.safetensors", tensors, predict, 1),
         Target("router", seed / "router.safetensors", tensors, predict, 1),
