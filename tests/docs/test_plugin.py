@@ -43,7 +43,8 @@ def test_the_plugin_runs(environment: dict[str, str], tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     summary = json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())
     assert {"red", "loudest", "moe"} <= set(summary["rules"])
-    assert summary["rules"]["loudest"]["accuracy"]["mean"] > summary["rules"]["base"]["accuracy"]["mean"]
+    rules = summary["rules"]
+    assert rules["loudest"]["accuracy"]["mean"] > rules["base/shared"]["accuracy"]["mean"]
     report = (tmp_path / "runs" / "mine" / "report.md").read_text()
     assert "loudest" in report
     config = json.loads((tmp_path / "runs" / "mine" / "config.json").read_text())

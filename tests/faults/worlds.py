@@ -92,6 +92,7 @@ class Worlds:
         make_key(self.key)
         self.run_words = ["run", "features", "--preset", "quick", "--data", str(self.data), "--out", "run"]
         self.run_words += ["--run", "red", "--study", "none", *EPOCHS, *FEW]
+        self.run_words += ["--set", "statistics.size=20"]
         self._make_template()
 
     def _make_template(self) -> None:

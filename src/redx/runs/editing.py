@@ -17,7 +17,7 @@ from redx.data.dataset import Split
 from redx.data.labelled import NO_CLASS, read_labelled, read_new_classes
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError, RefusedError
-from redx.io.files import check_name, to_safe_name, write_bytes, write_json, write_tensors
+from redx.io.files import check_name, new_folder, to_safe_name, write_bytes, write_json, write_tensors
 from redx.io.manifest import MANIFEST, format_manifest, list_folder
 from redx.model.model import Model, ModelInfo
 from redx.models.base import Base
@@ -332,6 +332,8 @@ def train_expert(
         raise RedxError(f"An expert cannot be kept as {dtype!r}; choose one of {', '.join(DTYPES)}.")
     if (out / "expert.json").exists():
         raise RedxError(f"There is an expert in {out} already; choose another folder with --out.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RedxError(f"{out} is not empty; choose another folder with --out.")
     kit = source if isinstance(source, Kit) else kit_of_run(source, seed)
     config, info, base, seed = kit.config, kit.info, kit.base, kit.seed
     try:
@@ -367,8 +369,10 @@ def train_expert(
     (expert,) = train_experts(*settings, shared=shared)
     if row_hashes:
         expert = with_row_hashes(expert, own.inputs, fingerprint["base weights"])
-    expert.save(out)
-    write_bytes(out / MANIFEST, format_manifest(list_folder(out)))  # so that damage on its way is noticed
+    with new_folder(out) as unfinished:
+        expert.save(unfinished)
+        entries = list_folder(unfinished)  # so that damage on its way is noticed
+        write_bytes(unfinished / MANIFEST, format_manifest(entries))
     return expert
 
 
