@@ -208,3 +208,17 @@ def test_whole_model_is_no_adapter(base: BaseLM, model_folder: Path, tmp_path: P
         add_adapter(tmp_path / "run", model_folder, base)
     with pytest.raises(RedxError, match="There is no folder"):
         add_adapter(tmp_path / "run", tmp_path / "nowhere", base)
+
+
+def test_a_library_that_is_refused_leaves_the_base_as_it_was(library: Path, base: BaseLM) -> None:
+    last = library / "adapters" / "c" / WEIGHTS
+    good = last.read_bytes()
+    last.write_bytes(good[:-8])
+    with pytest.raises(RedxError):
+        ComposedLM.from_library(library, base)
+    last.write_bytes(good)
+    composed = ComposedLM.from_library(library, base)
+    try:
+        assert composed.names == ["a", "b", "c"]
+    finally:
+        composed.stack.close()

@@ -96,8 +96,12 @@ class ComposedLM:
         library = read_library(run)
         trained, scores = read_router(run, library, base.width), read_scores(run, library.names, base.width)
         composed = cls(base, trained, scores, router, run)
-        for entry in library.adapters:
-            composed.add(entry.name, adapter_folder(run, entry, base))
+        try:
+            for entry in library.adapters:
+                composed.add(entry.name, adapter_folder(run, entry, base))
+        except BaseException:
+            composed.stack.close()  # the base computes as before, and can be composed again
+            raise
         return composed
 
     @property
