@@ -201,6 +201,8 @@ def _to_parts(tensors: dict[str, Tensor]) -> Parts:
     known = Losses.from_tensors(losses) if losses else None
     if known and known.experts.shape != tensors["gates"].shape:
         raise ValueError("losses of other examples")
+    if known and any(values.shape != tensors["labels"].shape for values in (known.base, *known.mixed.values())):
+        raise ValueError("losses of other examples")
     base, residuals, gates, labels, domains = (tensors[name] for name in names)
     sure, groups = tensors.get("confidences"), tensors.get("groups")
     return Parts(base, residuals, gates, labels, domains, sure, groups=groups, losses=known)
