@@ -61,11 +61,7 @@ def fit_bank(bank_id: BankId, config: BankConfig, train: Split, validation: Spli
     RedxError
         If the task is a regression, which has no classes.
     """
-    if base.outputs == 1:
-        raise RedxError(
-            f"Bank '{bank_id}' is fitted in closed form, which needs classes, and this task is a regression; "
-            "set its fit to gradient."
-        )
+    require_classes(bank_id, base)
     bank = build_bank(config, 1, base)
     assert isinstance(bank, MLPBank)  # the settings refuse other shapes
     present = train.labels.unique()  # (C',)
@@ -82,6 +78,15 @@ def fit_bank(bank_id: BankId, config: BankConfig, train: Split, validation: Spli
         factor = fit_temperature(run_bank(bank, checked.inputs)[:, 0, present], checked.labels)
         _fill(bank, -1, factor * weight, factor * bias, present)
     return _exclude_missing(bank, train.inputs, present)
+
+
+def require_classes(bank_id: BankId, base: Base) -> None:
+    """Refuse to fit a bank of a regression in closed form."""
+    if base.outputs == 1:
+        raise RedxError(
+            f"Bank '{bank_id}' is fitted in closed form, which needs classes, and this task is a regression; "
+            "set its fit to gradient."
+        )
 
 
 def fit_means(train: Split, validation: Split) -> Layer:

@@ -17,10 +17,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from redx.config import BankConfig, BankId
 from redx.data.dataset import Split
-from redx.errors import RedxError
 from redx.models.banks import MLPBank
 from redx.models.base import Base
 from redx.seeding import generator
+from redx.training.closed_form import require_classes
 from redx.training.datasets import ExpertData
 
 PENALTIES = (0.03, 0.1, 0.3, 1.0)  # λ of an expert, chosen by the log-loss on examples that are left out in turn
@@ -61,11 +61,7 @@ def fit_experts(
     RedxError
         If the task is a regression, which has no classes.
     """
-    if base.outputs == 1:
-        raise RedxError(
-            f"Bank '{bank_id}' is fitted in closed form, which needs classes, and this task is a regression; "
-            "set its fit to gradient."
-        )
+    require_classes(bank_id, base)
     for k, (data, seed) in enumerate(zip(datasets, seeds, strict=True)):
         _draw_layer(bank, k, seed, f"{bank_id}")
         rows, weights = _weighed(data, config.anchor_weight if config.anchor != "none" else 0.0)
