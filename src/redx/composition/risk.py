@@ -833,7 +833,10 @@ class RiskControl:
         settings |= {"by": self.by if by is None else by, "small": self.small if small is None else small}
         settings |= {"domains": self.domains, "class_domains": self.class_domains, "domain_names": self.domain_names}
         if settings["by"] == "domain" and self.class_domains is None:
-            raise RedxError("This model was not calibrated by domain; calibrate it anew, or choose by='all'.")
+            raise RedxError(
+                "This model was not calibrated by domain: its domains share classes, or it was calibrated before there was "
+                "this choice; choose by='all', or calibrate it anew."
+            )
         other = type(self).from_thresholds(self.thresholds, chosen, confidence, self.score, **settings)
         other.unknown, other.given = self.unknown, self.given
         return other
