@@ -834,8 +834,8 @@ class RiskControl:
         settings |= {"domains": self.domains, "class_domains": self.class_domains, "domain_names": self.domain_names}
         if settings["by"] == "domain" and self.class_domains is None:
             raise RedxError(
-                "This model was not calibrated by domain: its domains share classes, or it was calibrated before there was "
-                "this choice; choose by='all', or calibrate it anew."
+                "This model was not calibrated by domain: its domains share classes, or an older version calibrated it; "
+                "choose by='all', or calibrate it anew."
             )
         other = type(self).from_thresholds(self.thresholds, chosen, confidence, self.score, **settings)
         other.unknown, other.given = self.unknown, self.given
