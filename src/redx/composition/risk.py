@@ -834,7 +834,7 @@ class RiskControl:
         settings |= {"domains": self.domains, "class_domains": self.class_domains, "domain_names": self.domain_names}
         if settings["by"] == "domain" and self.class_domains is None:
             raise RedxError(
-                "This model was not calibrated by domain: its domains share classes, or an older version calibrated it; "
+                "This model was not calibrated by domain: its domains share classes, or an older version made it; "
                 "choose by='all', or calibrate it anew."
             )
         other = type(self).from_thresholds(self.thresholds, chosen, confidence, self.score, **settings)
