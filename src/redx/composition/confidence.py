@@ -94,9 +94,17 @@ SCORES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 
 
 def confidences(
-    score: str, base: Tensor, residuals: Tensor, ownership: Tensor, columns: Tensor | None = None
+    score: str,
+    base: Tensor,
+    residuals: Tensor,
+    ownership: Tensor,
+    columns: Tensor | None = None,
+    own: Tensor | None = None,
+    quarantined: Tensor | None = None,
 ) -> Tensor:
-    """Return the confidence of every expert on every example.
+    """Return the confidence of every expert on every example; minus infinity where an expert is silent.
+
+    An expert is silent everywhere in quarantine, and elsewhere where its own answer is none of its own classes.
 
     Parameters
     ----------
@@ -111,6 +119,10 @@ def confidences(
         Ownership scores of the experts, (N, K): log-odds that an example belongs to the expert's domain.
     columns
         Where residuals are those of some experts alone, (N, T, C): their columns among the scores, (N, T).
+    own
+        Which classes are each expert's own, (K, C); None where experts share classes.
+    quarantined
+        Which experts are in quarantine, (K,): they are silent, and the others do not compete with them.
 
     Returns
     -------
@@ -126,8 +138,18 @@ def confidences(
     if score not in SCORES:
         raise RedxError(f"There is no score {score!r}; choose one of {', '.join(SCORES)}.")
     ownership = ownership.clamp(-LARGEST, LARGEST)
+    if quarantined is not None:
+        ownership = ownership.masked_fill(quarantined, -torch.inf)
     if columns is None:
-        return SCORES[score](base, residuals, ownership)
-    if score == "contest":  # all of them compete, also those without residuals
-        return contest(ownership).gather(1, columns) + _gain(base, residuals, ownership)
-    return SCORES[score](base, residuals, ownership.gather(1, columns))
+        sure = SCORES[score](base, residuals, ownership)
+    elif score == "contest":  # all of them compete, also those without residuals
+        sure = contest(ownership).gather(1, columns) + _gain(base, residuals, ownership)
+    else:
+        sure = SCORES[score](base, residuals, ownership.gather(1, columns))
+    if quarantined is not None:
+        sure = sure.masked_fill(quarantined if columns is None else quarantined[columns], -torch.inf)
+    if own is not None and residuals.numel():
+        experts = torch.arange(residuals.shape[1], device=own.device) if columns is None else columns
+        knows = own[experts, (base[:, None] + residuals).argmax(-1)]  # (N, K)
+        sure = sure.masked_fill(~knows, -torch.inf)
+    return sure

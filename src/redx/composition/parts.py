@@ -131,6 +131,9 @@ class Parts:
     groups
         Which exchangeable unit an example belongs to, such as the document of a token, (N,) in int64; None: every
         example is a unit of its own.
+    named
+        The domain that the base names for each example, (N,), which chooses its cut-off where the risk is controlled by
+        domain and classes belong to several domains; None where the class of the base's answer names the domain.
     losses
         None where the record holds all classes. Otherwise it holds, for every example, a shortlist: classes that some
         weights on the simplex could put above the label, so that it is exact which answers are right, under which
@@ -164,9 +167,10 @@ class Parts:
     cutoffs: Cutoffs | None = None
     groups: Tensor | None = None  # (N,)
     losses: Losses | None = None
+    named: Tensor | None = None  # (N,)
 
     def __post_init__(self) -> None:
-        axes = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1, "groups": 1}
+        axes = {"base": 2, "residuals": 3, "gates": 2, "labels": 1, "domains": 1, "groups": 1, "named": 1}
         for name, expected in axes.items():
             tensor = getattr(self, name)
             if tensor is None:
@@ -187,7 +191,7 @@ class Parts:
             )
         examples, experts, classes = self.residuals.shape
         shapes = {"base": (examples, classes), "gates": (examples, experts)}
-        shapes |= dict.fromkeys(("labels", "domains", "groups"), (examples,))
+        shapes |= dict.fromkeys(("labels", "domains", "groups", "named"), (examples,))
         for name, expected in shapes.items():
             tensor = getattr(self, name)
             if tensor is not None and tuple(tensor.shape) != expected:

@@ -13,10 +13,20 @@ keeps the expected harm of a new example at most at `risk`, for any data distrib
 router (conformal risk control; Angelopoulos et al.). The second form replaces the left side by the exact binomial upper
 bound of the harm: then the harm is at most `risk` with probability `confidence` over the draw of the held-out examples.
 
+Budgets. The harm is made of an expert's own mistakes, where the base is right and the well-routed answer, the base plus
+the residual of the example's own expert without any cut-off, is wrong; and of what routers do, where this answer is
+right. With the budget `routing` only the second counts,
+
+    R_i(λ) = 1 if base and well-routed answer are right and some router makes the composed answer wrong, else 0.
+
+Whether the well-routed answer is right does not depend on λ, so R_i falls with λ as L_i does.
+
 By domain. Where every class belongs to one domain, each domain d can have a cut-off λ_d of its own, calibrated on the
 examples of d alone. At an example x the cut-off is that of g(x), the domain of the base's answer, which no router can
 change. An example of d can be harmed only where the base is right on it, so only where g(x) = d: λ_d is the only
-cut-off that matters for it, and `E[harm | true domain d] ≤ risk` for every d, hence for any mix of domains.
+cut-off that matters for it, and `E[harm | true domain d] ≤ risk` for every d, hence for any mix of domains. Where
+domains share classes, g is the answer of a domain head of the base, which no router can change either, and λ_d is
+calibrated on the examples that this head sends to d: the risk holds within each of these groups.
 
 Where examples come in groups, such as the tokens of documents, groups are exchangeable and examples are not. Then L_i
 is the mean harm of the examples of group i, between 0 and 1, and n counts groups; with a confidence, Bentkus' bound for
@@ -34,7 +44,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -48,9 +58,12 @@ from redx.composition.rules import Rule, get_rule
 from redx.errors import RedxError
 from redx.schema import DEFAULT_RISK
 
+if TYPE_CHECKING:
+    from redx.composition.quarantine import Trial
+
 log = logging.getLogger("redx")
 
-BY, SMALL = ("all", "domain"), ("merge", "silent")
+BY, SMALL, BUDGETS = ("all", "domain"), ("merge", "silent"), ("harm", "routing")
 REGIONS = {"simplex": "red", "box": "sum"}  # where wrong weights could lie, with a rule that allows them
 CHUNK = 2**20  # values of N·K·C that are processed at once: few enough for the cache, enough for few calls
 BOX_CHUNK = 2**22  # the same in the box, where only N·C of them are touched at a time
@@ -263,7 +276,8 @@ def harm_figures(rule: Rule | str, record: Record) -> dict[str, float]:
         `base`, `clean` and `worst`: accuracy of the base, of the rule, and of the rule under its worst router; `harm`:
         share of examples that the base answers correctly and the rule, with some router, does not, with the exact 95 %
         interval from `low` to `high`. Where examples come in groups, the harm is the mean over groups and the interval
-        that of Bentkus for means of groups.
+        that of Bentkus for means of groups. Where the domains of all examples are known, also `routing_harm`, the part
+        of the harm that routers do, with its interval from `routing_low` to `routing_high`.
 
     Raises
     ------
@@ -280,6 +294,24 @@ def harm_figures(rule: Rule | str, record: Record) -> dict[str, float]:
     (1.0, 0.0, 1.0)
     """
     return _count_harm(get_rule(rule), in_pieces(record), [lambda parts: parts])[0].figures()
+
+
+def own_mistakes(parts: Parts) -> Tensor:
+    """Return where the well-routed answer is wrong, (N,): whatever harm is done there is no router's.
+
+    Parameters
+    ----------
+    parts
+        The record of N examples with known labels and domains. The well-routed answer is that of the base plus the
+        residual of the example's own expert, without a cut-off; where this expert is silent everywhere or missing, it
+        is the base's.
+    """
+    domains, labels = parts.true_domains(), parts.true_labels()
+    own = (domains[:, None] == torch.arange(parts.experts, device=domains.device)).to(parts.base.dtype)  # (N, K)
+    if parts.confidences is not None:
+        own = own * (parts.confidences > -math.inf)
+    answer = parts.base + torch.bmm(own[:, None], parts.residuals)[:, 0]
+    return predicted_classes(answer) != labels
 
 
 def harm_outcomes(rule: Rule, parts: Parts) -> Tensor:
@@ -303,6 +335,7 @@ class _HarmCounts:
 
     def __init__(self) -> None:
         self.outcomes: list[Tensor] = []  # (N, 4): base right, rule right, right under every router, harmed
+        self.routing: list[Tensor] = []  # (N,): harmed by a router; of pieces whose domains are known
         self.groups: list[Tensor | None] = []
         self.unknown = 0
 
@@ -312,7 +345,10 @@ class _HarmCounts:
         self.unknown += len(piece) - len(parts)
         if not len(parts):
             return
-        self.outcomes.append(harm_outcomes(rule, parts))
+        outcomes = harm_outcomes(rule, parts)
+        self.outcomes.append(outcomes)
+        if parts.domains is not None:
+            self.routing.append(outcomes[:, 3] & ~own_mistakes(parts))
         self.groups.append(parts.groups)
 
     @property
@@ -324,17 +360,24 @@ class _HarmCounts:
         """Return the figures of `harm_figures`."""
         if not self.outcomes:
             raise RedxError(_no_labels(self.unknown))
-        outcomes = torch.cat(self.outcomes)
-        base, clean, worst, harm = outcomes.double().mean(0).tolist()
-        groups, harmed = _join_groups(self.groups), int(outcomes[:, 3].sum())
-        if groups is None:
-            harm = harmed / len(outcomes)
-            low, high = exact_interval(harmed, len(outcomes))
-        else:
-            _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
-            total = float((outcomes[:, 3].double() / sizes[index]).sum())
-            harm, (low, high) = total / len(sizes), group_interval(total, len(sizes))
-        return {"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high}
+        outcomes, groups = torch.cat(self.outcomes), _join_groups(self.groups)
+        base, clean, worst, _ = outcomes.double().mean(0).tolist()
+        harm, low, high = _share(outcomes[:, 3], groups)
+        figures = {"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high}
+        if len(self.routing) == len(self.outcomes):
+            names = ("routing_harm", "routing_low", "routing_high")
+            figures |= dict(zip(names, _share(torch.cat(self.routing), groups), strict=True))
+        return figures
+
+
+def _share(which: Tensor, groups: Tensor | None) -> tuple[float, float, float]:
+    """Return the share of examples, (N,), or the mean share over groups, and its 95 % interval."""
+    count = int(which.sum())
+    if groups is None:
+        return count / len(which), *exact_interval(count, len(which))
+    _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
+    total = float((which.double() / sizes[index]).sum())
+    return total / len(sizes), *group_interval(total, len(sizes))
 
 
 def group_interval(total: float, groups: int) -> tuple[float, float]:
