@@ -259,15 +259,20 @@ class ModelConfig(StrictConfig):
         description="largest harm of the worst router: share of examples that the base answers correctly and RED may "
         "not; without it 0.01, or the smallest that the calibration examples support",
     )
-    by: Literal["all", "domain"] = Field(
-        default="all",
+    by: Literal["all", "domain"] | None = Field(
+        default=None,
         description="keep the risk on average over all examples (all), or in each domain and so for any mix of them "
-        "(domain); the latter where every class belongs to one domain",
+        "(domain); without it by domain where every class belongs to one, and else over all examples",
     )
     small: Literal["merge", "silent"] = Field(
         default="merge",
         description="with by=domain: domains with too few calibration examples for the risk share a cut-off (merge), "
         "or their experts are silent (silent)",
+    )
+    budget: Literal["harm", "routing"] = Field(
+        default="harm",
+        description="what the risk bounds: all harm (harm), or the harm that routers do where the expert of the domain "
+        "is right (routing)",
     )
     confidence: float | None = Field(
         default=None,

@@ -8,7 +8,7 @@ import typer
 
 from redx.cli.common import AsJson, Folder, about, print_json, say, show_table
 
-DOMAIN_FIGURES = ("base", "clean", "worst", "harm")
+DOMAIN_FIGURES = ("base", "clean", "worst", "harm", "routing_harm")
 TEST_FIGURES = {
     "base": ("base", "accuracy on the test split"),
     "clean": ("red", "accuracy on the test split"),
@@ -31,6 +31,15 @@ def calibrate(
             show_default="as it is",
         ),
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="what the risk bounds: all harm, or the harm that routers do (routing)", show_default="as it is"
+        ),
+    ] = None,
+    admit: Annotated[
+        list[str] | None, typer.Option(help="expert that takes part although it is in quarantine; repeatable")
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="all")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -42,8 +51,11 @@ def calibrate(
     Example: `redx calibrate runs/intents --risk 0.005 --confidence 0.95`
     """
     from redx.runs.calibration import calibrate_run
+    from redx.runs.editing import admit_experts
 
-    results = calibrate_run(folder, risk, confidence, seed, by, small)
+    if admit:
+        admit_experts(folder, admit, seed)
+    results = calibrate_run(folder, risk, confidence, seed, by, small, budget)
     if as_json:
         return print_json(results)
     for number, figures in results.items():
@@ -54,7 +66,10 @@ def calibrate(
     shared = [one for figures in results.values() for one in figures.get("domains", {}).values() if one["together"]]
     if shared:
         where = " in any domain, or in those that share a cut-off (+) together"
-    say(f"No router costs more than {most:g} of the base's accuracy{where}, {kept}.")
+    if all(figures["budget"] == "routing" for figures in results.values()):
+        say(f"Where the expert of the domain is right, no router costs more than {most:g}{where}, {kept}.")
+    else:
+        say(f"No router costs more than {most:g} of the base's accuracy{where}, {kept}.")
     say(f"`redx evaluate {folder}` shows all rules at this risk.")
 
 
@@ -71,9 +86,33 @@ def show_risk(figures: dict[str, Any] | None, title: str) -> None:
         *([name, f"{figures[key]:.4f}", words] for key, (name, words) in TEST_FIGURES.items()),
         ["harm", f"{figures['harm']:.4f}", f"95 %: {interval}"],
     ]
+    if "routing_harm" in figures:
+        interval = f"{figures['routing_low']:.4f}-{figures['routing_high']:.4f}"
+        rows.append(["  of it by routers", f"{figures['routing_harm']:.4f}", f"95 %: {interval}"])
+    rows[0][2] += ", of the harm by routers" if figures["budget"] == "routing" else ", of all harm"
     show_table(["", "value", ""], rows, title)
+    show_quarantine(figures["quarantine"])
     if domains := figures.get("domains"):
-        show_table(["domain", "calibrated on", "base", "red", "any router", "harm"], _domain_rows(domains), "By domain")
+        show_table(
+            ["domain", "calibrated on", "base", "red", "any router", "harm", "by routers"],
+            _domain_rows(domains),
+            "By domain",
+        )
+
+
+def show_quarantine(trials: dict[str, dict[str, Any]]) -> None:
+    """Name the experts in quarantine, and those that the user admits, with what they do to the choice examples."""
+    from redx.composition.quarantine import Trial
+
+    for name, trial in trials.items():
+        why = Trial(**{field: value for field, value in trial.items() if field != "seed"})
+        if trial["quarantined"]:
+            say(
+                f"{name} is in quarantine, with weight zero: {why}. Its owner can mend it; "
+                f"`redx calibrate RUN --admit {name}` lets it take part."
+            )
+        else:
+            say(f"{name} is admitted by you: {why}.")
 
 
 def _domain_rows(domains: dict[str, dict[str, Any]]) -> list[list[str]]:

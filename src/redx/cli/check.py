@@ -20,7 +20,10 @@ def check(
     ] = None,
     max_harm: Annotated[
         float | None,
-        typer.Option(help="largest upper bound of the share that the base gets right and some router gets wrong"),
+        typer.Option(
+            help="largest upper bound of the share that the base gets right and some router gets wrong; in the worst "
+            "domain where the run keeps its risk by domain"
+        ),
     ] = None,
     min_domain: Annotated[
         float | None, typer.Option(help="smallest lower bound of accuracy in the worst domain")
@@ -40,7 +43,9 @@ def check(
 
     Example: `redx check runs/toy --min-accuracy 0.8 --max-harm 0.1`
     """
+    from redx.cli.calibrate import show_quarantine
     from redx.io.files import write_bytes
+    from redx.runs.calibration import quarantine_of
     from redx.runs.check import check_run, read_settings
     from redx.runs.check_output import COLUMNS, table_rows, title, to_junit, to_markdown
 
@@ -52,13 +57,16 @@ def check(
         write_bytes(markdown, to_markdown(result).encode())
     if junit:
         write_bytes(junit, to_junit(result))
+    quarantine = quarantine_of(folder)
     if as_json:
-        print_json(result.to_dict() | {"settings": str(settings.file) if settings.file else None})
+        more = {"settings": str(settings.file) if settings.file else None, "quarantine": quarantine}
+        print_json(result.to_dict() | more)
     else:
         say(title(result))
         show_table(COLUMNS, table_rows(result))
         if settings.file:
             say(f"Settings that are not given as options: {settings.file}.")
+        show_quarantine(quarantine)
         say(result.verdict)
     if not result.ok:
         raise typer.Exit(1)

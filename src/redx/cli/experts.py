@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.calibrate import show_risk
+from redx.cli.calibrate import show_quarantine, show_risk
 from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
 
@@ -20,6 +20,7 @@ SHOWN_FLIPS = 10
 Unverified = Annotated[bool, typer.Option("--unverified", help="accept an expert without a fingerprint of its base")]
 ExpertFolder = Annotated[Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER")]
 Force = Annotated[bool, typer.Option("--force", help="take it although a measurement is against it")]
+Admit = Annotated[bool, typer.Option("--admit", help="let it take part even if it harms more than it helps")]
 Name = Annotated[str, typer.Argument(help="name of an expert; `redx experts list RUN` shows them", metavar="NAME")]
 Rule = Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")]
 Text = Annotated[str | None, typer.Option(help="column with the text", show_default="question or text")]
@@ -31,6 +32,7 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
 
     Example: `redx experts list runs/mnist`
     """
+    from redx.runs.calibration import quarantine_of
     from redx.runs.folder import ask_model, choose_seed
     from redx.runs.plans import own_stages
 
@@ -39,8 +41,9 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
         descriptions = stages.expert_infos(folder / f"seed-{number}")
     else:
         descriptions = ask_model(folder, number, lambda model: [expert.info for expert in model.experts])
+    quarantine = quarantine_of(folder, number)
     if as_json:
-        return print_json(descriptions)
+        return print_json([info | {"quarantine": quarantine.get(info["domain"])} for info in descriptions])
     main = config.main_bank("residual")
     source = str(config.trained_as(main) if main in config.banks else main)
     rows = []
@@ -53,6 +56,7 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
         rows.append([info["domain"], count, shown, info.get("dtype", "—"), *map(_figure, shares)])
     columns = ["expert", "examples", "classes", "stored as", "base, own domain", "expert, own domain"]
     show_table(columns, rows, f"Experts of {folder}")
+    show_quarantine(quarantine)
 
 
 def add(
@@ -61,6 +65,7 @@ def add(
     seed: OneSeed = None,
     unverified: Unverified = False,
     force: Force = False,
+    admit: Admit = False,
     as_json: AsJson = False,
 ) -> None:
     """Add an expert that was trained elsewhere on the same base; nothing else is touched or retrained.
@@ -74,7 +79,7 @@ def add(
     from redx.runs import editing
 
     with _risk_shown(folder, seed, as_json) as (change, risk):
-        model = editing.add_expert(folder, expert, seed, unverified, force, _warn, change.update)
+        model = editing.add_expert(folder, expert, seed, unverified, force, _warn, change.update, admit)
         name = Expert.load(expert).name
         _warn_unverified(unverified, name)
     new = list(model.experts[name].new_classes)
@@ -86,7 +91,8 @@ def add(
         "risk": risk,
         "note": model.routing_note,
     }
-    _print_result(as_json, result, f"added {name}{_class_note(new)}; {_router_note(model)}")
+    state = "in quarantine" if name in risk.get("quarantine", {}) and not admit else _router_note(model)
+    _print_result(as_json, result, f"added {name}{_class_note(new)}; {state}")
 
 
 def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = False) -> None:
@@ -109,6 +115,7 @@ def replace(
     seed: OneSeed = None,
     unverified: Unverified = False,
     force: Force = False,
+    admit: Admit = False,
     as_json: AsJson = False,
 ) -> None:
     """Replace an expert by another that was trained on the same base; the old one is kept in seed-N/removed.
@@ -122,7 +129,7 @@ def replace(
 
     new = Expert.load(expert).name
     with _risk_shown(folder, seed, as_json) as (change, risk):
-        model, kept = editing.replace_expert(folder, name, expert, seed, unverified, force, _warn, change.update)
+        model, kept = editing.replace_expert(folder, name, expert, seed, unverified, force, _warn, change.update, admit)
         _warn_unverified(unverified, new)
     classes = list(model.experts[new].new_classes)
     note = f"replaced {name} by {new}{_class_note(classes)}"
@@ -284,6 +291,13 @@ def diff(
     if rows:
         title = f"{len(rows)} of {comparison['flips']} flips"
         show_table(["choice row", "example", "label", "before", "after"], rows, title)
+    was, now = (
+        {name for name, trial in comparison["quarantine"][side].items() if trial["quarantined"]}
+        for side in ("before", "after")
+    )
+    show_quarantine({name: comparison["quarantine"]["after"][name] for name in sorted(now)})
+    for name in sorted((was - now) & set(comparison["experts"]["after"])):
+        say(f"{name} leaves quarantine.")
     show_risk(comparison["now"], f"{folder} as it stands, on the test split")
     say("Choose by the choice examples; the change that you make is then calibrated and measured on the test split.")
 

@@ -41,9 +41,11 @@ rounding included.
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("redx")
 
 BY, SMALL, BUDGETS = ("all", "domain"), ("merge", "silent"), ("harm", "routing")
+SETTINGS = ("confidence", "by", "small", "budget")  # of a promise, beside the risk
 REGIONS = {"simplex": "red", "box": "sum"}  # where wrong weights could lie, with a rule that allows them
 CHUNK = 2**20  # values of N·K·C that are processed at once: few enough for the cache, enough for few calls
 BOX_CHUNK = 2**22  # the same in the box, where only N·C of them are touched at a time
@@ -307,11 +310,12 @@ def own_mistakes(parts: Parts) -> Tensor:
         is the base's.
     """
     domains, labels = parts.true_domains(), parts.true_labels()
-    own = (domains[:, None] == torch.arange(parts.experts, device=domains.device)).to(parts.base.dtype)  # (N, K)
+    has_expert = (domains >= 0) & (domains < parts.experts)
+    rows, own = has_expert.nonzero()[:, 0], domains[has_expert]
+    residuals = parts.residuals[rows, own]  # (n, C)
     if parts.confidences is not None:
-        own = own * (parts.confidences > -math.inf)
-    answer = parts.base + torch.bmm(own[:, None], parts.residuals)[:, 0]
-    return predicted_classes(answer) != labels
+        residuals = residuals * (parts.confidences[rows, own] > -math.inf)[:, None]
+    return predicted_classes(parts.base.index_add(0, rows, residuals)) != labels
 
 
 def harm_outcomes(rule: Rule, parts: Parts) -> Tensor:
@@ -436,9 +440,17 @@ class RiskControl:
         What happens with domains that have too few calibration examples for the risk: `merge` them with one another,
         and with the next larger ones, until there are enough, so that they share a cut-off and a promise; or keep the
         experts `silent` where the base's answer names them.
+    budget
+        `harm`: the risk bounds all harm. `routing`: it bounds the harm that routers do, where the well-routed answer
+        without a cut-off is right; an expert's own mistakes come on top. It needs the domains of the examples.
 
     Attributes
     ----------
+    mistakes
+        Which calibration examples an expert's own mistake harms, whatever the router does, (n,); None where some
+        domains are not known.
+    trials
+        How every expert did on examples that are for choices, in the order of the experts; empty where none was tried.
     domains
         By domain: the domain of every calibration example, (n,).
     class_domains, domain_names
@@ -475,6 +487,7 @@ class RiskControl:
         score: str = "contest",
         by: str = "all",
         small: str = "merge",
+        budget: str = "harm",
     ) -> None:
         if risk is not None and not 0 <= risk <= 1:
             raise RedxError(f"A risk lies between 0 and 1, not {risk:g}; choose one such as 0.01.")
@@ -485,7 +498,12 @@ class RiskControl:
             raise RedxError(f"Risk is controlled by {' or by '.join(BY)}, not by {by!r}; choose one of them.")
         if small not in SMALL:
             raise RedxError(f"Small domains are {' or '.join(SMALL)}, not {small!r}; choose one of them.")
-        self._risk, self.confidence, self.score, self.by, self.small = risk, confidence, score, by, small
+        if budget not in BUDGETS:
+            raise RedxError(f"A budget is one of {' or '.join(BUDGETS)}, not {budget!r}; choose one of them.")
+        self._risk, self.confidence, self.score = risk, confidence, score
+        self.by, self.small, self.budget = by, small, budget
+        self.mistakes: Tensor | None = None
+        self.trials: tuple[Trial, ...] = ()
         self.domains: Tensor | None = None
         self.class_domains: Tensor | None = None
         self.domain_names: tuple[str, ...] = ()
@@ -523,11 +541,31 @@ class RiskControl:
         self._check_calibrated()
         if self._cutoffs is None:
             found = (
-                risk_cutoff(self.thresholds[region], self.risk, self.confidence, self.groups)
-                for region in Cutoffs._fields
+                risk_cutoff(self.counted(region), self.risk, self.confidence, self.groups) for region in Cutoffs._fields
             )
             self._cutoffs = Cutoffs(*found)
         return self._cutoffs
+
+    def counted(self, region: str) -> Tensor:
+        """Return the thresholds of the calibration examples that count for the budget, (n,), in a region.
+
+        With the budget `routing` they are minus infinity where an expert's own mistake does the harm.
+        """
+        self._check_calibrated()
+        if self.budget == "harm":
+            return self.thresholds[region]
+        if self.mistakes is None:
+            raise RedxError(
+                "The budget 'routing' needs the domains of all calibration examples, to tell an expert's own mistakes "
+                "from a router's; give Parts(domains=…), or choose budget='harm'."
+            )
+        return self.thresholds[region].masked_fill(self.mistakes, -math.inf)
+
+    @property
+    def quarantined(self) -> Tensor | None:
+        """Which experts are in quarantine, (K,); None where none is."""
+        out = torch.tensor([trial.quarantined for trial in self.trials], dtype=torch.bool)
+        return out if bool(out.any()) else None
 
     def _check_calibrated(self) -> None:
         if not self.thresholds:
@@ -568,7 +606,7 @@ class RiskControl:
         if self._by_domain is None:
             self._by_domain = {}
         if region not in self._by_domain:
-            values = self.thresholds[region]
+            values = self.counted(region)
             found = values.new_full((len(self.domain_names),), math.inf)
             for group in self.merged:
                 rows = torch.isin(self.domains, torch.tensor(group))
@@ -619,14 +657,18 @@ class RiskControl:
         answers: bool = False,
         by: str = "all",
         small: str = "merge",
+        budget: str = "harm",
         domains: Tensor | None = None,
         class_domains: Tensor | None = None,
         domain_names: Sequence[str] = (),
+        mistakes: Tensor | None = None,
+        trials: Sequence[Trial] = (),
     ) -> Self:
         """Return a control of measurements that were made before, such as those of a file; see the attributes."""
-        control = cls(risk, confidence, score, by, small)
+        control = cls(risk, confidence, score, by, small, budget)
         control.domains, control.class_domains, control.domain_names = domains, class_domains, tuple(domain_names)
         control.thresholds, control.groups, control.answers = thresholds, groups, answers
+        control.mistakes, control.trials = mistakes, tuple(trials)
         control.experts = tuple(experts)
         control.names = tuple(names) or tuple(expert.name for expert in experts)
         return control
@@ -639,6 +681,7 @@ class RiskControl:
         answers: bool = False,
         class_domains: Sequence[int] | Tensor | None = None,
         domain_names: Sequence[str] = (),
+        trials: Sequence[Trial] = (),
     ) -> Self:
         """Measure held-out examples and set the cut-offs; returns the control itself.
 
@@ -653,17 +696,21 @@ class RiskControl:
         class_domains, domain_names
             The domain of every class as an index, (C,), and the names of the domains, by default their indices. With
             them the risk can be controlled by domain, now or with `at`.
+        trials
+            How every expert did on examples that are for choices, as `try_experts` returns it. The confidences of
+            those in quarantine are minus infinity already.
 
         Raises
         ------
         RedxError
-            If no label is known, if there are too few examples for the risk, or if the risk is to be controlled by
-            domain and classes belong to none.
+            If no label is known, if there are too few examples for the risk, if the risk is to be controlled by
+            domain and classes belong to none, or if the budget is `routing` and domains are not known.
         """
         self.class_domains, self.domain_names, self.domains = None, (), None
         if self.by == "domain" or (class_domains is not None and min(map(int, class_domains), default=-1) >= 0):
             self._set_domains(class_domains, domain_names)
         found_domains: list[Tensor] = []
+        mistakes: list[Tensor] | None = []
         thresholds: dict[str, list[Tensor]] = {region: [] for region in REGIONS}
         groups: list[Tensor | None] = []
         self.unknown, given = 0, None
@@ -680,6 +727,7 @@ class RiskControl:
                     found_domains.append(self._domains_of(parts))
                 for region, rule in REGIONS.items():
                     thresholds[region].append(harm_thresholds(rule, parts))
+                mistakes = None if parts.domains is None or mistakes is None else [*mistakes, own_mistakes(parts).cpu()]
         if not groups and self.unknown:
             raise RedxError(_no_labels(self.unknown))
         self.given = bool(given)
@@ -689,9 +737,11 @@ class RiskControl:
         self.groups, self._cutoffs, self._by_domain = _join_groups(groups), None, None
         if self.class_domains is not None:
             self.domains = torch.cat(found_domains or [torch.empty(0, dtype=torch.int64)])
-        self.experts, self.answers = tuple(experts), answers
+        self.mistakes = torch.cat(mistakes) if mistakes else None
+        self.experts, self.answers, self.trials = tuple(experts), answers, tuple(trials)
         self.names = tuple(expert.name for expert in experts)
         self._risk = supported_risk(self._risk, self.units, self._unit_confidence, unit=self._unit)
+        _ = self.counted("simplex")  # says so where the budget needs what is not known
         if self.unknown:
             log.warning("%d calibration examples were left out, for their labels are unknown", self.unknown)
         return self
@@ -785,9 +835,9 @@ class RiskControl:
         Returns
         -------
         dict
-            `risk`, `confidence`, `score` and `by`; `cutoff`, as text where it is infinite, None where each domain has
-            its own; `calibration` and `examples`, the numbers of examples; `groups`, of the calibration examples, or
-            None; `unknown`, how many examples were left out for their labels; `before` and `after`, the figures of
+            `risk`, `confidence`, `score`, `by` and `budget`; `cutoff`, as text where it is infinite, None where each
+            domain has its own; `calibration` and `examples`, the numbers of examples; `groups`, of the calibration
+            examples, or None; `unknown`, how many examples were left out for their labels; `before` and `after`, the figures of
             `harm_figures` without and with the cut-off; and by domain `domains`, as `by_domain` returns them.
         """
         rule = get_rule(rule)
@@ -799,6 +849,7 @@ class RiskControl:
             "confidence": self.confidence,
             "score": "as given" if self.given else self.score,
             "by": self.by,
+            "budget": self.budget,
             "cutoff": None if self.by == "domain" else cutoff if math.isfinite(cutoff) else str(cutoff),
             "calibration": self.examples,
             "groups": None if self.groups is None else self.units,
@@ -824,34 +875,44 @@ class RiskControl:
         dict
             `calibration`: its calibration examples; `together`: the domains that it shares a cut-off with; `cutoff`,
             None where its experts are silent; `examples` with a label of this domain; `base`, `clean` and `worst`
-            accuracy and `harm` on them with the exact interval from `low` to `high`, None where there are none.
+            accuracy, `harm` and `routing_harm` on them with the exact interval from `low` to `high` of what the budget
+            bounds, None where there are none.
         """
         rule = get_rule(rule)
         region, counts = controlled_region(rule), self.domain_counts
-        outcomes, domains = [torch.empty(0, 4, dtype=torch.bool)], [torch.empty(0, dtype=torch.int64)]
+        outcomes, domains = [torch.empty(0, 5, dtype=torch.bool)], [torch.empty(0, dtype=torch.int64)]
         for piece in in_pieces(record):
             parts = self.apply(piece).labelled()
             if len(parts):
-                outcomes.append(harm_outcomes(rule, parts).cpu())
+                found = harm_outcomes(rule, parts)
+                routing = found[:, 3] if parts.domains is None else found[:, 3] & ~own_mistakes(parts)
+                outcomes.append(torch.cat([found, routing[:, None]], -1).cpu())
                 domains.append(self._domains_of(parts))
         every, of_example = torch.cat(outcomes).double(), torch.cat(domains)
         figures: dict[str, dict[str, Any]] = {}
         for group in self.merged:
             for index in group:
                 mine, cutoff = every[of_example == index], float(self.domain_cutoffs(region)[index])
-                base, clean, worst, harm = mine.mean(0).tolist() if len(mine) else (None,) * 4
-                low, high = exact_interval(int(mine[:, 3].sum()), len(mine)) if len(mine) else (None, None)
+                base, clean, worst, harm, routing = mine.mean(0).tolist() if len(mine) else (None,) * 5
+                bounded = mine[:, 3 if self.budget == "harm" else 4]
+                low, high = exact_interval(int(bounded.sum()), len(mine)) if len(mine) else (None, None)
                 figures[self.domain_names[index]] = {
                     "calibration": counts[index],
                     "together": [self.domain_names[other] for other in group if other != index],
                     "cutoff": cutoff if math.isfinite(cutoff) else None if cutoff > 0 else str(cutoff),
                     "examples": len(mine),
                     **{"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high},
+                    "routing_harm": routing,
                 }
         return {name: figures[name] for name in self.domain_names}
 
     def at(
-        self, risk: float | None, confidence: float | None = None, by: str | None = None, small: str | None = None
+        self,
+        risk: float | None,
+        confidence: float | None = None,
+        by: str | None = None,
+        small: str | None = None,
+        budget: str | None = None,
     ) -> Self:
         """Return a control of the same measurements with another risk.
 
@@ -861,7 +922,7 @@ class RiskControl:
             The new risk; None for 0.01, or the smallest that the calibration examples support.
         confidence
             None for the bound on average, otherwise the probability with which it has to hold.
-        by, small
+        by, small, budget
             As for the control itself; None keeps what it has.
 
         Raises
@@ -872,16 +933,16 @@ class RiskControl:
         self._check_calibrated()
         held = group_confidence(confidence) if self.groups is not None else confidence
         chosen = supported_risk(risk, self.units, held, unit=self._unit)
-        settings = {"groups": self.groups, "experts": self.experts, "names": self.names, "answers": self.answers}
-        settings |= {"by": self.by if by is None else by, "small": self.small if small is None else small}
-        settings |= {"domains": self.domains, "class_domains": self.class_domains, "domain_names": self.domain_names}
-        if settings["by"] == "domain" and self.class_domains is None:
+        checked = type(self)(chosen, confidence, self.score, by or self.by, small or self.small, budget or self.budget)
+        if checked.by == "domain" and self.class_domains is None:
             raise RedxError(
                 "This model was not calibrated by domain: its domains share classes, or an older version made it; "
                 "choose by='all', or calibrate it anew."
             )
-        other = type(self).from_thresholds(self.thresholds, chosen, confidence, self.score, **settings)
-        other.unknown, other.given = self.unknown, self.given
+        other = copy.copy(self)
+        vars(other).update({name: getattr(checked, name) for name in ("_risk", *SETTINGS)})
+        other._cutoffs, other._by_domain = None, None
+        _ = other.counted("simplex")
         return other
 
     def to_json(self) -> dict[str, Any]:
@@ -894,6 +955,8 @@ class RiskControl:
             "calibration": self.examples,
             "cutoffs": {region: _finite_or_text(value) for region, value in self.cutoffs._asdict().items()},
             "experts": list(self.names),
+            "budget": self.budget,
+            "trials": [asdict(trial) for trial in self.trials],
         }
         if self.domains is None:
             return content

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from redx.composition.confidence import confidences
 from redx.errors import RedxError
 from redx.models.banks import load_bank
+from redx.models.library import CLOSED_GATE
 from redx.models.ownership import own_class_score
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ class ComposedHead(nn.Module):
         if controlled:
             calibration = model.current_control()
             self.score = calibration.score
+            answers, silent = library.own_classes(), calibration.quarantined
+            self.answers = None if answers is None else nn.Buffer(answers)  # (K, C)
+            self.silent = None if silent is None else nn.Buffer(silent)  # (K,)
             classes = torch.eye(base.known) if base.known > 1 else torch.zeros(1, 1)
             cutoff = getattr(calibration.cutoffs_for(classes), rule.adversary or "simplex")
             if not isinstance(cutoff, Tensor):
@@ -86,7 +90,8 @@ class ComposedHead(nn.Module):
             residuals = self.share * (residuals + (shared - base)[:, None])
         if self.score is not None:
             cutoff = self.cutoff[base.argmax(-1)][:, None]  # (N, 1)
-            active = confidences(self.score, base, residuals, ownership) > cutoff
+            sure = confidences(self.score, base, residuals, ownership, None, self.answers, self.silent)
+            active = sure > cutoff
             residuals = residuals * active[..., None]
         return base + (self._weights(h, ownership)[..., None] * residuals).sum(1)
 
@@ -104,6 +109,8 @@ class ComposedHead(nn.Module):
             if self.router is not None and self.places is not None:
                 gates = self.router(h)[:, self.places]
                 gates = gates + ownership if self.adds_ownership else gates
+            if self.score is not None and self.silent is not None:
+                gates = gates.masked_fill(self.silent, CLOSED_GATE)
             return gates.softmax(-1)
         share = {"base": 0.0, "fixed": 1 / self._count, "sum": 1.0}[self.rule]
         return torch.full_like(ownership, share)

@@ -19,6 +19,7 @@ from torch.nn.functional import normalize
 from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
 from redx.composition.parts import Parts, predicted_classes
+from redx.composition.quarantine import Trial, try_experts
 from redx.composition.risk import RiskControl
 from redx.composition.rules import Rule, RuleId, check_rule, compose, get_rule, to_logits
 from redx.config import BankId, ModelConfig, StatisticsConfig
@@ -39,9 +40,10 @@ from redx.models.classes import add_floor, check_new_classes, extend_base
 from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder, count_rows
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
-from redx.models.library import ExpertLibrary, build_library, order_domains
+from redx.models.library import CLOSED_GATE, ExpertLibrary, build_library, order_domains
 from redx.models.ownership import own_class_score
 from redx.models.router import KEYS, TRAINED, TrainedRouter, check_router, check_routing
+from redx.schema import DEFAULT_RISK
 from redx.training.base import fit_encoder, seed_everything
 from redx.training.datasets import ExpertData
 from redx.training.experts import train_experts
@@ -126,6 +128,9 @@ class Model(nn.Module):
         Returns the held-out examples that it is calibrated on, as features; None where the model has none.
     anchor_data
         Returns the shared examples that the base was trained on, as features; None where the model has none.
+    choices
+        Returns the examples that are for choices, as features, on which every expert is tried; None where the model
+        has none, and then no expert is put in quarantine.
 
     Notes
     -----
@@ -183,6 +188,8 @@ class Model(nn.Module):
         self.control: RiskControl | None = None
         self.calibration_set: Callable[[], Split] | None = None
         self.anchor_data: Callable[[], Split] | None = None
+        self.choices: Callable[[], Split] | None = None
+        self._admitted: frozenset[str] = frozenset()
         self.compared: dict[BankId, RiskControl] = {}
         self._fell_back = False  # whether `keys` routes because the trained router lacks a gate
         self._known_examples: Any = None  # of abstention: where they come from, class means, scores of held-out ones
@@ -208,6 +215,7 @@ class Model(nn.Module):
         compared: dict[BankId, RiskControl] | None = None,
         calibration_set: Callable[[], Split] | None = None,
         anchor_data: Callable[[], Split] | None = None,
+        choices: Callable[[], Split] | None = None,
     ) -> Model:
         """Return a model of modules that exist already; the arguments are the attributes of the same names."""
         model = cls.__new__(cls)
@@ -220,7 +228,7 @@ class Model(nn.Module):
         model.fixed, model.joint_routers = fixed or {}, joint_routers or {}
         model.extension, model.figures, model.home = extension, figures or {}, home
         model.control, model.calibration_set, model.anchor_data = control, calibration_set, anchor_data
-        model.compared = compared or {}
+        model.compared, model.choices = compared or {}, choices
         model.routing = KEYS if router is None else TRAINED
         form = get_rule(RuleId.parse(rule).rule).form
         model.rule = rule if form in {bank_id.form for bank_id in model.banks} else "moe"
@@ -242,6 +250,7 @@ class Model(nn.Module):
             compared=self.compared,
             calibration_set=self.calibration_set,
             anchor_data=self.anchor_data,
+            choices=self.choices,
         )
 
     # --- putting a model together
@@ -293,14 +302,16 @@ class Model(nn.Module):
     def use_examples(
         self, shared: Callable[[], Split] | None = None, choices: Callable[[], Split] | None = None
     ) -> None:
-        """Set where the shared examples, and those for choices, come from, which the base may be solved anew with.
+        """Set where the shared examples, and those for choices, come from.
+
+        The base may be solved anew with both, and every expert is tried on those for choices.
 
         Parameters
         ----------
         shared, choices
             Each returns examples as features; None where the model has none.
         """
-        self.anchor_data = shared or self.anchor_data
+        self.anchor_data, self.choices = shared or self.anchor_data, choices or self.choices
         if self.experts.pool is not None:
             self.experts.pool.shared = shared or self.experts.pool.shared
             self.experts.pool.choices = choices or self.experts.pool.choices
@@ -536,7 +547,7 @@ class Model(nn.Module):
     def expert_index(self, domains: Tensor) -> Tensor:
         """Return domains that count as in the data, (N,), as indices into `domain_names`."""
         names = self.domain_names
-        return torch.tensor([names.index(name) for name in self.info.domains])[domains]
+        return torch.tensor([names.index(name) for name in self.info.domains], dtype=torch.long)[domains]
 
     @property
     def is_complete(self) -> bool:
@@ -608,7 +619,7 @@ class Model(nn.Module):
         else:
             base, outputs = self.experts.run(bank_id, h)
         gates, ownership = self._gates_and_ownership(h, bank_id)
-        gates = gates[:, : outputs.shape[1]]
+        gates = self._without_quarantined(gates, bank_id)[:, : outputs.shape[1]]
         parts = Parts(self._in_units(base), self._in_units(outputs), gates, labels, domains)
         parts = self._with_gain(parts, bank_id, self.experts)
         if not self._has_control(bank_id) or not len(self.experts):
@@ -687,6 +698,7 @@ class Model(nn.Module):
         if not 1 <= top <= len(self.experts):
             raise RedxError(f"There are {len(self.experts)} experts; ask the first 1 to {len(self.experts)} of them.")
         gates, ownership = self._gates_and_ownership(h, bank_id)
+        gates = self._without_quarantined(gates, bank_id)
         first = gates.topk(top, -1, sorted=False).indices.sort(-1).values  # (N, top), in the order of the experts
         used, places = first.unique(return_inverse=True)  # columns that any example needs, and each one's among them
         library = self.experts.at(used.tolist())
@@ -862,8 +874,27 @@ class Model(nn.Module):
             ownership = ownership.scatter(
                 1, columns, _full_ownership(library, parts, ownership.gather(1, columns), columns)
             )
-        sure = confidences(calibration.score, parts.base, parts.residuals, ownership, columns)
+        own, quarantined = self._silence(calibration.quarantined, library)
+        sure = confidences(calibration.score, parts.base, parts.residuals, ownership, columns, own, quarantined)
         return parts.with_confidences(sure, calibration.cutoffs_for(parts.base))
+
+    def _silence(
+        self, quarantined: Tensor | None, library: ExpertLibrary | None = None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return what silences experts, all of them or those of a part of the library: own classes and quarantine."""
+        own, device = self.experts.own_classes(), self.base.weight.device
+        rows = slice(None)
+        if library is not None and library is not self.experts:
+            rows = torch.tensor([self.experts.names.index(name) for name in library.names])
+        own = None if own is None else own[rows].to(device)
+        return own, None if quarantined is None else quarantined[rows].to(device)
+
+    def _without_quarantined(self, gates: Tensor, bank_id: BankId) -> Tensor:
+        """Return gates that give the experts in quarantine no weight, (N, K), where the risk is controlled."""
+        if not self._has_control(bank_id) or not len(self.experts):
+            return gates
+        out = self.control_of(bank_id).quarantined
+        return gates if out is None else gates.masked_fill(out.to(gates.device), CLOSED_GATE)
 
     def _with_gain(self, parts: Parts, bank_id: BankId, library: ExpertLibrary, columns: Tensor | None = None) -> Parts:
         """Return the record with gates of `keys` that also count what the answers of these experts say.
@@ -924,8 +955,8 @@ class Model(nn.Module):
                     f"This model holds no calibration examples for the bank {bank_id}; load it from its run folder."
                 )
             known = self._compute_control(self.calibration_set(), main.risk, main.confidence, bank_id)
-        promise = (main.risk, main.confidence, main.by, main.small)
-        if (known.risk, known.confidence, known.by, known.small) != promise:
+        promise = (main.risk, main.confidence, main.by, main.small, main.budget)
+        if (known.risk, known.confidence, known.by, known.small, known.budget) != promise:
             known = known.at(*promise)
         self.compared[bank_id] = known
         return known
@@ -944,6 +975,9 @@ class Model(nn.Module):
         confidence: float | None = None,
         by: str | None = None,
         small: str | None = None,
+        budget: str | None = None,
+        choices: tuple[Inputs, Sequence[Any]] | None = None,
+        admit: Sequence[str] = (),
     ) -> RiskControl:
         """Set the risk that the model keeps, on its own calibration examples or on these.
 
@@ -958,7 +992,16 @@ class Model(nn.Module):
             None: the bound holds on average over calibration sets. Otherwise it holds with this probability.
         by, small
             Whether the bound holds over all examples (`all`) or in each domain (`domain`), and what happens with
-            domains that have too few examples (`merge`, `silent`), as for `redx.RiskControl`; None: as before.
+            domains that have too few examples (`merge`, `silent`), as for `redx.RiskControl`; None: as before, at first
+            in each domain where every class belongs to one.
+        budget
+            Whether the risk bounds all harm (`harm`), or the harm that routers do (`routing`); None: as before.
+        choices
+            Inputs and labels that every expert is tried on: one that harms more of them than it helps is put in
+            quarantine. They may have been used before, but are no calibration examples. Without them the choice
+            examples of the run are used; where there are none, no expert is put in quarantine.
+        admit
+            Names of experts that take part whatever their trial says.
 
         Returns
         -------
@@ -975,18 +1018,47 @@ class Model(nn.Module):
         self._check_experts()
         if self.config.controlled_bank is None:
             raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
-        if inputs is None:
-            self.control = self.current_control().at(risk, confidence, by, small)
+        self.admit(admit)
+        if inputs is None and choices is None and not admit:
+            self.control = self.current_control().at(risk, confidence, by, small, budget)
             return self.control
+        if choices is not None:
+            tried = self._labelled(*choices)
+            self.use_examples(choices=partial(as_given, tried))
+        if inputs is None:
+            if self.calibration_set is None:
+                raise RedxError("This model holds no calibration examples; give some with their labels.")
+            split = self.calibration_set()
+            if risk is None and self.control is not None:
+                risk, confidence = self.control.risk, confidence or self.control.confidence
+        else:
+            split = self._labelled(inputs, labels)
+        control = self._compute_control(split, risk, confidence, by=by, small=small, budget=budget)
+        self.calibration_set, self.control, self.compared = partial(as_given, split), control, {}
+        return control
+
+    def admit(self, names: Sequence[str]) -> None:
+        """Let experts take part whatever their trial says, from the next calibration on.
+
+        An expert that replaces one of them is tried again.
+
+        Parameters
+        ----------
+        names
+            Names of the experts.
+        """
+        if unknown := sorted(set(names) - set(self.experts.names)):
+            raise RedxError(f"There is no expert {unknown[0]!r} to admit; choose from {', '.join(self.experts.names)}.")
+        self._admitted |= set(names)
+
+    def _labelled(self, inputs: Inputs, labels: Sequence[Any] | None) -> Split:
+        """Return a user's examples as features; their domains are not given."""
         if labels is None:
             raise RedxError("Calibration needs the true label of every example; give as many labels as inputs.")
         plain = _plain(labels)
         _check_count(inputs, plain, "label")
         indices = _indices(list(map(str, plain)), self.classes) if self.classes else torch.tensor(list(map(int, plain)))
-        split = Split(self.embed(inputs), indices, torch.full_like(indices, -1))
-        control = self._compute_control(split, risk, confidence, by=by, small=small)
-        self.calibration_set, self.control = partial(as_given, split), control
-        return control
+        return Split(self.embed(inputs), indices, torch.full_like(indices, -1))
 
     def _compute_control(
         self,
@@ -996,22 +1068,74 @@ class Model(nn.Module):
         bank_id: BankId | None = None,
         by: str | None = None,
         small: str | None = None,
+        budget: str | None = None,
     ) -> RiskControl:
-        """Return the calibration of the present experts, by default in the main bank, on features with labels."""
-        bank_id = bank_id or self.config.controlled_bank
+        """Return the calibration of the present experts, by default in the main bank, on features with labels.
+
+        Where no setting is given, what was chosen before stays chosen. The trial of the experts is that of the main
+        bank: one in quarantine is out everywhere.
+        """
+        main = self.config.controlled_bank
+        bank_id = bank_id or main
         assert bank_id is not None
+        before, (class_domains, names) = self.control, self._class_domains()
+        kept = before or self.config
+        wanted = by or kept.by or ("all" if class_domains is None else "domain")
+        if wanted == "domain" and class_domains is None and by is None:
+            log.warning("some classes belong to several experts now, so the risk is kept over all examples together")
+            wanted = "all"
+        promise = {"by": wanted, "small": small or kept.small, "budget": budget or kept.budget}
+        control = RiskControl(risk, confidence, self.config.score, **promise)
+        trials = self._try_experts(risk) if bank_id == main or before is None else before.trials
+        control.trials = tuple(trials)
+        record, ownership = self._outputs(split, bank_id)
+        answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
+        known = {"experts": list(self.experts), "answers": answers, "trials": trials}
+        known |= {"class_domains": class_domains, "domain_names": names}
+        return control.calibrate(self._scored(record, ownership, control.quarantined), **known)
+
+    def _outputs(self, split: Split, bank_id: BankId) -> tuple[Parts, Tensor]:
+        """Return the record of features with labels in a bank, without gates, and the ownership scores, (N, K)."""
         base, residuals = (output / self.info.unit for output in self.experts.run(bank_id, split.inputs))
         ownership = self.experts.ownership_scores(split.inputs)
-        parts = Parts(base, residuals, torch.zeros_like(ownership), split.labels)
-        sure = confidences(self.config.score, base, residuals, _full_ownership(self.experts, parts, ownership))
-        answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
-        before = self.control  # what was chosen before stays chosen
-        by = by or (before.by if before else self.config.by)
-        small = small or (before.small if before else self.config.small)
-        control = RiskControl(risk, confidence, self.config.score, by, small)
-        domains, names = self._class_domains()
-        known = {"experts": list(self.experts), "answers": answers, "class_domains": domains, "domain_names": names}
-        return control.calibrate(parts.with_confidences(sure, None), **known)
+        parts = Parts(base, residuals, torch.zeros_like(ownership), split.labels, self._true_domains(split))
+        return parts, _full_ownership(self.experts, parts, ownership)
+
+    def _scored(self, parts: Parts, ownership: Tensor, quarantined: Tensor | None) -> Parts:
+        """Return the record with the confidences of all experts."""
+        silence = self._silence(quarantined)
+        return parts.with_confidences(
+            confidences(self.config.score, parts.base, parts.residuals, ownership, None, *silence), None
+        )
+
+    def _true_domains(self, split: Split) -> Tensor:
+        """Return the domain of every example as `domain_names` counts them, (N,): as given, or else by its class."""
+        domains, (class_domains, names) = torch.full_like(split.domains, -1), self._class_domains()
+        if class_domains is not None and len(split):
+            place = [self.domain_names.index(name) if name in self.domain_names else -1 for name in names]
+            domains = torch.tensor([place[domain] for domain in class_domains])[split.labels.clamp_min(0)]
+        given = split.domains >= 0
+        domains[given] = self.expert_index(split.domains[given])
+        return domains.masked_fill(~given & (split.labels < 0), -1)
+
+    def _try_experts(self, risk: float | None) -> Sequence[Trial]:
+        """Return how every expert does on the choice examples; nothing where there are none."""
+        bank_id, split = self.config.controlled_bank, self.choices() if self.choices is not None else None
+        if bank_id is None or split is None or not len(split):
+            return ()
+        record, ownership = self._outputs(split, bank_id)
+        labelled = record.known
+        record, ownership = record.only(labelled), ownership[labelled]
+        if not len(record):
+            return ()
+        before = () if self.control is None else zip(self.control.experts, self.control.trials, strict=False)
+        kept = {id(expert) for expert, trial in before if trial.admitted}  # not one that has replaced it
+        admitted = [
+            place for place, expert in enumerate(self.experts) if expert.name in self._admitted or id(expert) in kept
+        ]
+        self._admitted = frozenset()  # the trials say it from now on
+        chosen = DEFAULT_RISK if risk is None else risk
+        return try_experts(lambda out: self._scored(record, ownership, out), len(self.experts), chosen, admitted)
 
     def _class_domains(self) -> tuple[list[int] | None, list[str]]:
         """Return the domain of every class as an index, and the names of the domains; None where classes have none."""

@@ -1,9 +1,11 @@
 """The files of a model's risk control.
 
-SEED/risk.json          risk, confidence, score, number of calibration examples, cut-offs, names of the experts
+SEED/risk.json          risk, confidence, score, budget, number of calibration examples, cut-offs, names of the experts,
+                        trials: what every expert does on choice examples, and which ones are in quarantine
                         by domain: what each domain is promised
 SEED/thresholds.safetensors  the threshold of every calibration example, from which any other risk can be set; groups;
                         domains and class_domains: the domain of every calibration example and of every class;
+                        mistakes: 1 where an expert's own mistake harms a calibration example;
                         BANK:REGION: those of another bank that is compared at the same risk
 """
 
@@ -17,6 +19,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from redx.composition.quarantine import Trial
 from redx.composition.risk import REGIONS, RiskControl
 from redx.config import BankId, ScoreName, StrictConfig
 from redx.io.files import write_json, write_tensors
@@ -43,6 +46,17 @@ class DomainFile(StrictConfig):
     cutoffs: CutoffFile
 
 
+class TrialFile(StrictConfig):
+    """What risk.json says of an expert on the choice examples."""
+
+    examples: int = Field(ge=0)
+    helped: int = Field(ge=0)
+    harmed: int = Field(ge=0)
+    p: float = Field(ge=0, le=1)
+    quarantined: bool
+    admitted: bool
+
+
 class RiskFile(StrictConfig):
     """The content of risk.json."""
 
@@ -55,6 +69,8 @@ class RiskFile(StrictConfig):
     experts: list[str]
     by: Literal["all", "domain"] = "all"
     small: Literal["merge", "silent"] = "merge"
+    budget: Literal["harm", "routing"] = "harm"
+    trials: list[TrialFile] = []
     domains: list[DomainFile] = []
 
 
@@ -66,11 +82,16 @@ def write_calibration(
     groups = {} if control.groups is None else {"groups": control.groups}
     if control.domains is not None and control.class_domains is not None:
         groups |= {"domains": control.domains, "class_domains": control.class_domains}
+    if control.mistakes is not None:
+        groups["mistakes"] = control.mistakes.to(torch.uint8)
     others = {
         f"{bank_id}:{region}": values
         for bank_id, other in (compared or {}).items()
         for region, values in other.thresholds.items()
     }
+    for bank_id, other in (compared or {}).items():
+        if other.mistakes is not None:
+            others[f"{bank_id}:mistakes"] = other.mistakes.to(torch.uint8)
     write_tensors(thresholds_file, control.thresholds | groups | others)
 
 
@@ -105,21 +126,37 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
         for name, values in tensors.items():
             bank, colon, region = name.rpartition(":")
             by_bank.setdefault(BankId.parse(bank) if colon else None, {})[region] = values
+        mistakes = {bank_id: _pop_mistakes(thresholds, about) for bank_id, thresholds in by_bank.items()}
         right = all(
             set(thresholds) == set(REGIONS) and all(_are_thresholds(values, about) for values in thresholds.values())
             for thresholds in by_bank.values()
         )
         right &= groups is None or (groups.shape == (about.calibration,) and groups.dtype == torch.int64)
         right &= _are_domains(domains, class_domains, about)
+        right &= about.budget == "harm" or mistakes[None] is not None
+        right &= not about.trials or len(about.trials) == len(about.experts)
         if not right or (experts and about.experts != [expert.name for expert in experts]):
             raise ValueError("other thresholds")
     settings = {"groups": groups, "experts": experts, "names": about.experts, "answers": about.answers}
     settings |= {"by": about.by, "small": about.small, "domains": domains, "class_domains": class_domains}
     settings |= {"domain_names": [domain.name for domain in about.domains]}
+    settings |= {"trials": [Trial(**trial.model_dump()) for trial in about.trials], "budget": about.budget}
     return {
-        bank_id: RiskControl.from_thresholds(thresholds, about.risk, about.confidence, about.score, **settings)
+        bank_id: RiskControl.from_thresholds(
+            thresholds, about.risk, about.confidence, about.score, mistakes=mistakes[bank_id], **settings
+        )
         for bank_id, thresholds in by_bank.items()
     }
+
+
+def _pop_mistakes(tensors: dict[str, Tensor], about: RiskFile) -> Tensor | None:
+    """Take the mistakes out of the tensors of a bank, (n,), or raise `ValueError` where they are none."""
+    values = tensors.pop("mistakes", None)
+    if values is None:
+        return None
+    if values.shape != (about.calibration,) or values.dtype != torch.uint8 or bool((values > 1).any()):
+        raise ValueError("other mistakes")
+    return values.bool()
 
 
 def _are_thresholds(values: Tensor, about: RiskFile) -> bool:

@@ -284,13 +284,16 @@ class ExpertLibrary:
 
     def own_classes(self) -> Tensor | None:
         """Return which classes, with the new ones, are each expert's own, (K, C); None where no score is by class."""
-        own = torch.zeros(len(self), self.base.known + len(self.new_classes), dtype=torch.bool)
-        for labels, columns in self._by_new_classes().items():
-            for column, scorer in zip(columns, self._scorers(columns).scorers, strict=True):
-                if scorer.classes is None:
-                    return None
-                own[column] = place_columns(scorer.classes[0], self.base.known, labels, self.new_classes, residual=True)
-        return own
+        if self._own is None:
+            own = torch.zeros(len(self), self.base.known + len(self.new_classes), dtype=torch.bool)
+            for labels, columns in self._by_new_classes().items():
+                for column, scorer in zip(columns, self._scorers(columns).scorers, strict=True):
+                    if scorer.classes is None:
+                        return None
+                    known = scorer.classes[0]
+                    own[column] = place_columns(known, self.base.known, labels, self.new_classes, residual=True)
+            self._own = own
+        return self._own
 
     def _members(self, bank_id: BankId, columns: Sequence[int] | None = None) -> Members:
         """Return the experts in these columns, all by default, with their networks in a bank; looked up once."""
@@ -401,6 +404,7 @@ class ExpertLibrary:
         self._new_classes: tuple[str, ...] | None = None
         self._head: RidgeHead | None = None
         self._whole: ExpertLibrary | None = None  # that this is a part of
+        self._own: Tensor | None = None  # which classes are each expert's own
         self._found, self._owners = {}, {}  # networks and ownership scores that were looked up
 
     def _check_free(self, name: str, taken: Sequence[str]) -> None:

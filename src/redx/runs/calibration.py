@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ def calibrate_run(
     seed: int | None = None,
     by: str | None = None,
     small: str | None = None,
+    budget: str | None = None,
 ) -> dict[int, dict[str, Any]]:
     """Set the risk that a finished run keeps; nothing is trained, and no model is loaded.
 
@@ -41,6 +43,8 @@ def calibrate_run(
     by, small
         Whether the bound holds over all examples (`all`) or in each domain (`domain`), and what happens with domains
         that have too few examples (`merge`, `silent`); None: as before.
+    budget
+        Whether the risk bounds all harm (`harm`), or the harm that routers do (`routing`); None: as before.
 
     Returns
     -------
@@ -51,12 +55,11 @@ def calibrate_run(
     seeds = config.seeds if seed is None else (choose_seed(run, seed)[1],)
     results: dict[int, dict[str, Any]] = {}
     with lock_run(run, config):
-        changes = {
-            number: _read(run, number).at(risk, confidence, by, small) for number in seeds
-        }  # all are possible, or none
+        promise = risk, confidence, by, small, budget
+        changes = {number: _read(run, number).at(*promise) for number in seeds}  # all are possible, or none
         for number, calibration in changes.items():
             others = read_compared(run / f"seed-{number}").items()
-            compared = {bank_id: other.at(risk, confidence, by, small) for bank_id, other in others}
+            compared = {bank_id: other.at(*promise) for bank_id, other in others}
             with edit(run / f"seed-{number}") as transaction:
                 files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
                 write_calibration(*files, calibration, compared)
@@ -100,19 +103,42 @@ def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
     Returns
     -------
     dict
-        risk, confidence, by, cutoff (None: infinite, or one for each domain), calibration (number of examples, or of
-        groups of them), base, clean, worst (accuracies), harm with the exact interval low to high, and by domain
-        `domains`, as `RiskControl.by_domain` returns them.
+        risk, confidence, by, budget, cutoff (None: infinite, or one for each domain), calibration (number of examples,
+        or of groups of them), the figures of `harm_figures`, `quarantine`, as `describe_quarantine` returns it, and by
+        domain `domains`, as `RiskControl.by_domain` returns them.
     """
     return {
         "risk": calibration.risk,
         "confidence": calibration.confidence,
         "by": calibration.by,
+        "budget": calibration.budget,
         "cutoff": calibration.cutoff_in("simplex"),
         "calibration": calibration.units,
         **harm_figures(get_rule(RULE), parts),
+        "quarantine": describe_quarantine(calibration),
         **({"domains": calibration.by_domain(parts, RULE)} if calibration.by == "domain" else {}),
     }
+
+
+def describe_quarantine(calibration: RiskControl) -> dict[str, dict[str, Any]]:
+    """Return the trial of every expert that is in quarantine or admitted by the user, by its name."""
+    tried = zip(calibration.names, calibration.trials, strict=False)
+    return {name: asdict(trial) for name, trial in tried if trial.quarantined or trial.admitted}
+
+
+def quarantine_of(run: Path, seed: int | None = None) -> dict[str, dict[str, Any]]:
+    """Return what `describe_quarantine` returns for the seeds of a run; of all seeds, where none is chosen."""
+    config = read_config(run)
+    if config.controlled_bank is None:
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for number in config.seeds if seed is None else (choose_seed(run, seed)[1],):
+        calibration = read_calibration(run / f"seed-{number}")
+        for name, trial in describe_quarantine(calibration).items() if calibration is not None else ():
+            known = found.get(name)
+            if known is None or (trial["quarantined"], -trial["p"]) > (known["quarantined"], -known["p"]):
+                found[name] = trial | {"seed": number}
+    return found
 
 
 def _read(run: Path, seed: int) -> RiskControl:

@@ -52,7 +52,8 @@ class Floors:
     min_certified
         Smallest lower bound of the share of examples that are right under any router.
     max_harm
-        Largest upper bound of the share of examples that the base gets right and some router gets wrong.
+        Largest upper bound of the share of examples that the base gets right and some router gets wrong; in the worst
+        domain where the run keeps its risk by domain.
     max_risk
         Largest risk that the run may be calibrated for.
     min_domain
@@ -373,7 +374,7 @@ def check_run(
     All figures are those of the test split, as `redx evaluate` and `redx certify` print them, and means over the seeds.
     Test examples repeat over seeds, so a bound uses the number of test examples of one seed and the mean share as a
     whole count, rounded down for lower bounds and up for upper bounds. Every bound holds with probability `confidence`
-    by itself. The lowest of the bounds of all domains is a bound for the worst domain at the same confidence.
+    by itself. The worst of the bounds of all domains is a bound for the worst domain at the same confidence.
 
     Examples of one group, such as the tokens of a document, resemble each other. Where there are groups, these are
     counted: figures are means over groups of the share in each, bounds are those of means of shares, and two runs are
@@ -424,8 +425,8 @@ def check_run(
     for name, floor in floors.given().items():
         if name == "max_risk":
             checks.append(_check_risk(folder, config, rule, floor))
-        elif name == "min_domain":
-            checks.append(_check_domains(every, floor, confidence))
+        elif name == "min_domain" or (name == "max_harm" and _is_by_domain(folder, config)):
+            checks.append(_check_domains(name, every, floor, confidence))
         else:
             counts = [one.units(_MEASURES[name](one)) for one in every]
             checks.append(_check_share(name.replace("_", "-"), counts, floor, confidence))
@@ -480,16 +481,25 @@ def _group_bound(mean: float, groups: int, confidence: float, most: bool) -> flo
     return 1 - mean_bound(1 - mean, groups, confidence) if most else mean_bound(mean, groups, confidence)
 
 
-def _check_domains(answers: Sequence[SeedAnswers], floor: float, confidence: float) -> Check:
-    """Return the check of the domain with the lowest bound; a domain counts in the seeds whose test split has it."""
+def _is_by_domain(folder: Path, config: RunConfig) -> bool:
+    """Return whether some seed keeps its risk in every domain."""
+    calibrations = (read_calibration(folder / f"seed-{seed}") for seed in config.seeds)
+    return any(calibration is not None and calibration.by == "domain" for calibration in calibrations)
+
+
+def _check_domains(name: str, answers: Sequence[SeedAnswers], floor: float, confidence: float) -> Check:
+    """Return the check of the domain with the worst bound; a domain counts in the seeds whose test split has it."""
+    measure = _MEASURES.get(name, _MEASURES["min_accuracy"])
     counts: dict[str, list[Tensor]] = {}
     for one in answers:
-        for index, name in enumerate(one.names):
+        for index, domain in enumerate(one.names):
             rows = one.domains == index
             if rows.any():
-                counts.setdefault(name, []).append(one.units(one.right, rows))
-    checks = [_check_share("min-domain", of_seeds, floor, confidence, name) for name, of_seeds in counts.items()]
-    return min(checks, key=lambda check: check.bound or 0.0)
+                counts.setdefault(domain, []).append(one.units(measure(one), rows))
+    shown = name.replace("_", "-")
+    checks = [_check_share(shown, of_seeds, floor, confidence, domain) for domain, of_seeds in counts.items()]
+    worst = max if name.startswith("max") else min
+    return worst(checks, key=lambda check: check.bound or 0.0)
 
 
 def _check_risk(folder: Path, config: RunConfig, name: str, floor: float) -> Check:

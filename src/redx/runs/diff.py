@@ -27,7 +27,7 @@ from redx.model.model import Model
 from redx.models.contribution import Contribution
 from redx.models.expert import Expert
 from redx.models.router import KEYS
-from redx.runs.calibration import risk_figures
+from redx.runs.calibration import describe_quarantine, risk_figures
 from redx.runs.folder import ask_model, choose_seed
 from redx.tasks import get_task
 from redx.training.datasets import read_choices, read_inputs
@@ -65,7 +65,10 @@ class SplitAnswers:
         promised = model.current_control()
         risk = max(promised.risk, smallest_risk(len(choices), promised.confidence))
         plain = answers.parts.with_confidences(answers.parts.confidences, None)
-        control = RiskControl(risk, promised.confidence).calibrate(plain)
+        promise = {"by": promised.by, "small": promised.small, "budget": promised.budget}
+        known = {"class_domains": promised.class_domains, "domain_names": promised.domain_names}
+        trials = {"experts": promised.experts, "trials": promised.trials}
+        control = RiskControl(risk, promised.confidence, **promise).calibrate(plain, **known, **trials)
         parts = control.apply(plain)
         certified = certify(answers.rule, parts)
         return SplitAnswers(answers.rule, answers.domain_names, parts, certified, answers.classes, control)
@@ -91,6 +94,10 @@ class SplitAnswers:
         if self.control is None:
             return None
         return {"examples": len(self.parts), "risk": self.control.risk, **harm_figures(self.rule, self.parts)}
+
+    def quarantine(self) -> dict[str, Any]:
+        """Return the experts in quarantine or admitted, as `describe_quarantine` does."""
+        return {} if self.control is None else describe_quarantine(self.control)
 
 
 def compare_domains(before: SplitAnswers, after: SplitAnswers, model: Model, split: Split) -> dict[str, Any]:
@@ -160,6 +167,7 @@ def compare_answers(
     return compare_domains(before, after, model, split) | {
         "choice": {"before": before.figures(), "after": after.figures()},
         "experts": {"before": _expert_names(before), "after": _expert_names(after)},
+        "quarantine": {"before": before.quarantine(), "after": after.quarantine()},
         "classes": {
             "added": [label for label in after.classes if label not in before.classes],
             "removed": [label for label in before.classes if label not in after.classes],
@@ -225,7 +233,8 @@ def diff_experts(
     -------
     dict
         On the choice examples, with a cut-off that is set on them: what `compare_domains` returns, experts, flips,
-        certificates, the examples that flip, and `choice`, the figures under risk control before and after.
+        certificates, the examples that flip, `choice`, the figures under risk control before and after, and
+        `quarantine`, the experts that are in it before and after, with their trials.
         `owners`: what the statistics of each added or removed expert do to the base, the fields of `Contribution` and
         `harmful`.
         `now`: cut-off and figures on the test split of the run as it stands, as `risk_figures` returns them; nothing of

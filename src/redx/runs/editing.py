@@ -55,6 +55,7 @@ def add_expert(
     force: bool = False,
     tell: Callable[[str], None] = log.warning,
     show: Show | None = None,
+    admit: bool = False,
 ) -> Model:
     """Add the expert in a folder to a run, and return the run's model.
 
@@ -78,6 +79,8 @@ def add_expert(
     show
         Receives what the change did to the choice examples, as `compare_domains` returns it, with the `rule`, and
         `owners`, what the statistics of experts that come or go do to the base; without it nothing of this is computed.
+    admit
+        Let it take part even where it harms more choice examples than it helps; otherwise it is then in quarantine.
 
     Raises
     ------
@@ -85,7 +88,9 @@ def add_expert(
         Where a measurement is against it; nothing is changed.
     """
     with edit_run(run, seed, force, tell, show) as editing:
-        editing.add(Expert.load(folder), unverified)
+        name = editing.add(Expert.load(folder), unverified)
+        if admit:
+            editing.model.admit([name])
     return editing.model
 
 
@@ -116,6 +121,7 @@ def replace_expert(
     force: bool = False,
     tell: Callable[[str], None] = log.warning,
     show: Show | None = None,
+    admit: bool = False,
 ) -> tuple[Model, Path]:
     """Replace an expert of a run; return the run's model and the folder that the old expert is kept in.
 
@@ -131,14 +137,38 @@ def replace_expert(
         Folder of the new expert; it may be the old one's own folder.
     seed
         Which seed of the run; the first by default.
-    unverified, force, tell, show
+    unverified, force, tell, show, admit
         As for `add_expert`.
     """
     on_disk = Expert.load(folder)
     new = on_disk.changed()  # in memory, for its folder may be the one that is moved
     with edit_run(run, seed, force, tell, show) as editing:
         kept = editing.replace(name, new, unverified)
+        if admit:
+            editing.model.admit([new.name])
     return editing.model, kept
+
+
+def admit_experts(run: Path, names: Sequence[str], seed: int | None = None) -> None:
+    """Let experts take part although they are in quarantine; the risk is calibrated anew with them.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    names
+        Names of the experts.
+    seed
+        Which seed of the run; all of them by default.
+    """
+    config = choose_seed(run, seed)[0]
+    seeds = config.seeds if seed is None else (seed,)
+    for number in seeds:
+        with edit_run(run, number) as editing:
+            editing.model.admit(names)
+            before = editing.model.control
+            if before is not None:  # what was chosen before stays chosen
+                editing.model.calibrate(risk=before.risk, confidence=before.confidence, admit=names)
 
 
 @dataclass
@@ -172,10 +202,11 @@ class Editing:
     added: list[str] = field(default_factory=list)
     owners: dict[str, Contribution | None] = field(default_factory=dict)
 
-    def add(self, expert: Expert, unverified: bool = False) -> None:
-        """Add an expert after measuring it on the run's own data."""
+    def add(self, expert: Expert, unverified: bool = False) -> str:
+        """Add an expert after measuring it on the run's own data, and return its name."""
         name = self.model.experts.add(expert, unverified)
         self._write(name)
+        return name
 
     def remove(self, name: str) -> Path:
         """Remove an expert; return the folder that it is kept in."""
