@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,6 +86,7 @@ class Seed:
         finally:
             library._own = kept
 
+    @contextmanager
     def changed(self, place: int, change: Change, other: int) -> Iterator[None]:
         """Replace one expert for a while."""
         with self.model.experts.changing() as library:
@@ -225,7 +228,7 @@ def show_domains(seeds: list[Seed], risk: float) -> None:
     }
     for name, (by, quarantine, own) in forms.items():
         found = torch.stack([_measure(seed, seed.record(quarantine, own)[0], risk, by) for seed in seeds]).mean(0)
-        mixes = torch._sample_dirichlet(torch.ones(MIXES, len(found), dtype=torch.double), generator(0, "mixes"))
+        mixes = torch.from_numpy(np.random.default_rng(0).dirichlet(np.ones(len(found)), MIXES))
         harm = found[:, 3]
         rows.append((name, [*found.mean(0).tolist(), float(harm.max()), float((mixes @ harm).max())]))
     columns = ("risk kept", "base", "RED", "any router", "harm", "worst domain", f"worst of {MIXES:,} mixes")
@@ -243,7 +246,7 @@ def show_bad(seeds: list[Seed], risk: float) -> None:
             for place in range(count):
                 without, _ = seed.record(forced=place)
                 alone = _measure(seed, without, risk, "domain").mean(0)
-                for _ in seed.changed(place, change, (place + 1) % count):
+                with seed.changed(place, change, (place + 1) % count):
                     naive = _measure(seed, seed.record(False, False)[0], risk, "all").mean(0)
                     parts, trials = seed.record()
                     kept = _measure(seed, parts, risk, "domain")

@@ -47,7 +47,8 @@ def test_a_harmful_expert_is_found_and_the_others_are_not() -> None:
     parts = draw_parts(400, 6, seed=1, bad=2)
     trials = try_experts(lambda out: scored(parts, out), 6, 0.05)
     assert [trial.quarantined for trial in trials] == [False, False, True, False, False, False]
-    assert trials[2].harmed > trials[2].helped and "make" in str(trials[2])
+    assert trials[2].harmed > trials[2].helped
+    assert "make" in str(trials[2])
 
 
 def test_two_harmful_experts_are_found() -> None:
@@ -63,7 +64,8 @@ def test_two_harmful_experts_are_found() -> None:
 def test_an_admitted_expert_takes_part() -> None:
     parts = draw_parts(400, 6, seed=1, bad=2)
     trials = try_experts(lambda out: scored(parts, out), 6, 0.05, admitted=[2])
-    assert trials[2].admitted and not any(trial.quarantined for trial in trials)
+    assert trials[2].admitted
+    assert not any(trial.quarantined for trial in trials)
 
 
 def test_experts_of_no_consequence_are_rarely_put_in_quarantine() -> None:
@@ -100,7 +102,8 @@ def test_all_in_quarantine_leaves_the_base() -> None:
     parts = scored(draw_parts(100, 3, seed=4), torch.ones(3, dtype=torch.bool))
     control = RiskControl(0.1).calibrate(parts)
     outcomes = harm_outcomes(RED, control.apply(parts))
-    assert torch.equal(outcomes[:, 0], outcomes[:, 1]) and not bool(outcomes[:, 3].any())
+    assert torch.equal(outcomes[:, 0], outcomes[:, 1])
+    assert not bool(outcomes[:, 3].any())
 
 
 def test_an_expert_is_silent_where_its_answer_is_not_its_own() -> None:
@@ -109,7 +112,8 @@ def test_an_expert_is_silent_where_its_answer_is_not_its_own() -> None:
     sure = confidences("contest", parts.base, parts.residuals, parts.gates, None, own)
     answers = (parts.base[:, None] + parts.residuals).argmax(-1)
     inside = own[torch.arange(4), answers]
-    assert bool((sure[~inside] == -torch.inf).all()) and bool(sure[inside].isfinite().all())
+    assert bool((sure[~inside] == -torch.inf).all())
+    assert bool(sure[inside].isfinite().all())
     columns = torch.tensor([[1, 3]]).expand(200, 2)
     some = confidences("contest", parts.base, parts.residuals[:, [1, 3]], parts.gates, columns, own)
     assert torch.equal(some, sure[:, [1, 3]])
@@ -192,7 +196,8 @@ def test_trials_are_kept_with_the_promise() -> None:
     trials = try_experts(lambda out: scored(parts, out), 6, 0.05)
     out = torch.tensor([trial.quarantined for trial in trials])
     control = RiskControl(0.05).calibrate(scored(parts, out), trials=trials)
-    assert control.quarantined is not None and torch.equal(control.quarantined, out)
+    assert control.quarantined is not None
+    assert torch.equal(control.quarantined, out)
     assert control.at(0.1).trials == tuple(trials)
     assert control.to_json()["trials"][2]["quarantined"] is True
     assert bool((harm_thresholds(RED, scored(parts, out)) < torch.inf).all())

@@ -246,7 +246,8 @@ def make_calibration(task: SeedTask, data: DocumentData) -> None:
     with _opened_model(task) as composed:
         found = _windows(task, data, "calibration", settings.documents * settings.calibration)
         pieces = Pieces(lambda: (one.parts(config.score) for one in stream(composed, found, title="calibrating")))
-        control = RiskControl(config.risk, config.confidence, config.score).calibrate(pieces)
+        promise = RiskControl(config.risk, config.confidence, config.score, budget=config.budget)
+        control = promise.calibrate(pieces)
     control.names = task.info.domains
     recover(task.folder)
     with edit(task.folder) as transaction:

@@ -724,7 +724,7 @@ class RiskControl:
                 parts = parts if given else self._scored(parts)
                 groups.append(parts.groups)
                 if self.class_domains is not None:
-                    found_domains.append(self._domains_of(parts))
+                    found_domains.append(self.domains_of(parts))
                 for region, rule in REGIONS.items():
                     thresholds[region].append(harm_thresholds(rule, parts))
                 mistakes = None if parts.domains is None or mistakes is None else [*mistakes, own_mistakes(parts).cpu()]
@@ -764,8 +764,8 @@ class RiskControl:
         if len(self.domain_names) < count:
             raise RedxError(f"There are {count} domains, and {len(self.domain_names)} names; name all of them.")
 
-    def _domains_of(self, parts: Parts) -> Tensor:
-        """Return the domain of every example, (N,), which its label names."""
+    def domains_of(self, parts: Parts) -> Tensor:
+        """Return the domain of every example, (N,), which its label names; they count as `domain_names` does."""
         assert self.class_domains is not None
         if parts.groups is not None:
             raise RedxError("Risk by domain counts single examples; leave out the groups, or choose by='all'.")
@@ -837,8 +837,9 @@ class RiskControl:
         dict
             `risk`, `confidence`, `score`, `by` and `budget`; `cutoff`, as text where it is infinite, None where each
             domain has its own; `calibration` and `examples`, the numbers of examples; `groups`, of the calibration
-            examples, or None; `unknown`, how many examples were left out for their labels; `before` and `after`, the figures of
-            `harm_figures` without and with the cut-off; and by domain `domains`, as `by_domain` returns them.
+            examples, or None; `unknown`, how many examples were left out for their labels; `before` and `after`, the
+            figures of `harm_figures` without and with the cut-off; and by domain `domains`, as `by_domain` returns
+            them.
         """
         rule = get_rule(rule)
         region = controlled_region(rule)
@@ -887,7 +888,7 @@ class RiskControl:
                 found = harm_outcomes(rule, parts)
                 routing = found[:, 3] if parts.domains is None else found[:, 3] & ~own_mistakes(parts)
                 outcomes.append(torch.cat([found, routing[:, None]], -1).cpu())
-                domains.append(self._domains_of(parts))
+                domains.append(self.domains_of(parts))
         every, of_example = torch.cat(outcomes).double(), torch.cat(domains)
         figures: dict[str, dict[str, Any]] = {}
         for group in self.merged:

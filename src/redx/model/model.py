@@ -786,9 +786,9 @@ class Model(nn.Module):
         folder
             The folder, which `Model.from_pretrained` and `redx.load` read.
         calibration
-            Whether the features of the calibration examples are written too, so that experts can be changed later
-            without giving new ones. Leave them out of what others get: an expert that was made with them in hand
-            voids the promise.
+            Whether the features of the calibration and the choice examples are written too, so that experts can be
+            changed later without giving new ones. Leave them out of what others get: an expert that was made with them
+            in hand voids the promise.
         shared
             Whether the features of the shared examples are written too, which further experts are trained with.
         """

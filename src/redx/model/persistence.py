@@ -140,7 +140,9 @@ def save_model(model: Model, folder: Path, calibration: bool = True, shared: boo
         controls = model.current_control(), model.compared_controls()
         write_calibration(folder / "risk.json", folder / "thresholds.safetensors", *controls)
     examples = {"shared": model.anchor_data if shared else None}
-    examples["calibration"] = model.calibration_set if calibration else None
+    examples |= dict.fromkeys(("calibration", "choices"))
+    if calibration:
+        examples |= {"calibration": model.calibration_set, "choices": model.choices}
     for name, read in examples.items():
         if read is not None:
             write_tensors(folder / f"{name}.safetensors", vars(read()))
@@ -200,6 +202,8 @@ def load_saved(kind: type[Model], folder: Path, backbone: Backbone = None) -> Mo
         model.follow_defaults()
     if is_expected(folder / "calibration.safetensors"):
         model.calibration_set = partial(as_given, read_shared(folder / "calibration.safetensors"))
+    if is_expected(folder / "choices.safetensors"):
+        model.use_examples(choices=partial(as_given, read_shared(folder / "choices.safetensors")))
     return model
 
 

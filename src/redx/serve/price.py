@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import replace
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redx.composition.parts import Parts, predicted_classes
+from redx.composition.parts import Cutoffs, Parts, predicted_classes
 from redx.composition.risk import RiskControl, harm_outcomes
 from redx.composition.rules import Rule
 from redx.errors import RedxError
+
+STEPS = 60  # risks that are shown by domain, at most
 
 
 def price_of_safety(rule: Rule, parts: Parts, control: RiskControl) -> dict[str, Any]:
@@ -33,12 +36,18 @@ def price_of_safety(rule: Rule, parts: Parts, control: RiskControl) -> dict[str,
     dict
         `rows`, from the smallest risk to the largest: each with the smallest risk that allows so many of the `held`
         examples of the control to be harmed, the cut-off, clean accuracy, accuracy under the worst router, and harm. A
-        risk leads to the last row whose risk does not exceed it.
+        risk leads to the last row whose risk does not exceed it. By domain there are at most `STEPS` rows, without one
+        cut-off, and `domain` is the accuracy under the worst router in the domain that it harms most.
     """
     region = rule.adversary
     if region is None or parts.confidences is None:
         raise RedxError(f"The rule {rule.name!r} has no risk control; choose red.")
-    thresholds = control.thresholds[region].double().sort(descending=True).values
+    base = float((predicted_classes(parts.base) == parts.true_labels()).double().mean())
+    about = {"rule": rule.name, "confidence": control.confidence, "held": control.examples, "examples": len(parts)}
+    about |= {"base": base, "by": control.by, "budget": control.budget}
+    if control.by == "domain":
+        return about | {"rows": _rows_by_domain(rule, parts, control)}
+    thresholds = control.counted(region).double().sort(descending=True).values
     finite = thresholds[thresholds.isfinite()]
     counts = _StepCounts(rule, parts, float(finite.min()) if len(finite) else math.inf)
     size, held = len(parts), control.examples
@@ -54,15 +63,36 @@ def price_of_safety(rule: Rule, parts: Parts, control: RiskControl) -> dict[str,
         previous = cutoff
         if cutoff == -math.inf:
             break
-    base = float((predicted_classes(parts.base) == parts.true_labels()).double().mean())
-    return {
-        "rule": rule.name,
-        "confidence": control.confidence,
-        "held": held,
-        "examples": size,
-        "base": base,
-        "rows": rows,
-    }
+    return about | {"rows": rows}
+
+
+def _rows_by_domain(rule: Rule, parts: Parts, control: RiskControl) -> list[dict[str, Any]]:
+    """Return the figures at the risks at which the cut-off of some domain changes, or at some of them."""
+    counts = {count for count in control.domain_counts if count} | {control.examples}
+    steps = {_needed_risk(harmed, count, control.confidence) for count in counts for harmed in range(count + 1)}
+    ordered = sorted(steps)
+    if len(ordered) > STEPS:
+        places = torch.logspace(0, math.log10(len(ordered)), STEPS).round().long() - 1
+        ordered = [ordered[place] for place in places.clamp_max(len(ordered) - 1).unique().tolist()]
+    silent = control.apply(parts)
+    assert silent.confidences is not None
+    rows = [
+        _row_by_domain(rule, silent.with_confidences(silent.confidences, Cutoffs(math.inf, math.inf)), control, 0.0)
+    ]
+    for risk in ordered:
+        with contextlib.suppress(RedxError):  # so small a risk is not supported
+            at = control.at(risk, control.confidence)
+            rows.append(_row_by_domain(rule, at.apply(parts), control, risk))
+    return rows
+
+
+def _row_by_domain(rule: Rule, parts: Parts, control: RiskControl, risk: float) -> dict[str, Any]:
+    outcomes, domains = harm_outcomes(rule, parts).double(), control.domains_of(parts)
+    by_domain = torch.stack([outcomes[domains == domain].mean(0) for domain in domains.unique().tolist()])
+    worst = by_domain[by_domain[:, 3].argmax()]
+    figures = dict(zip(("clean", "worst", "harm"), outcomes.mean(0)[1:].tolist(), strict=True))
+    told = {"domain": float(worst[2]), "domain_harm": float(worst[3])}
+    return {"risk": risk, "allowed": None if risk else -1, "cutoff": None, **figures, **told}
 
 
 def _finite(cutoff: float) -> float | None:

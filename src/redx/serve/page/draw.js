@@ -105,7 +105,8 @@ export function pricePlot(rows, base, risk, runRisk, room) {
   const [width, height, left, right, bottom] = [Math.min(1100, Math.max(320, room)), 330, 52, 94, 40];
   const points = rows.filter((row) => row.risk > 0);
   const first = points[0]?.risk ?? 0.001, last = Math.max(points.at(-1)?.risk ?? 1, first * 10) * 1.25;
-  const low = Math.min(base, ...rows.map((row) => row.worst)), high = Math.max(base, ...rows.map((row) => row.clean));
+  const byDomain = rows.every((row) => row.domain !== undefined);
+  const low = Math.min(base, ...rows.map((row) => Math.min(row.worst, row.domain ?? 1))), high = Math.max(base, ...rows.map((row) => row.clean));
   const pad = (high - low || 0.01) * 0.12, start = first / 1.6;
   const x = (value) => left + (Math.log(Math.max(value, start) / start) / Math.log(last / start)) * (width - left - right);
   const y = (value) => height - bottom - ((value - low + pad) / (high - low + 2 * pad)) * (height - bottom - 12);
@@ -114,7 +115,8 @@ export function pricePlot(rows, base, risk, runRisk, room) {
     for (const row of points) path += `H${x(row.risk).toFixed(1)}V${y(row[name]).toFixed(1)}`;
     return `${path}H${x(last)}`;
   };
-  const ends = [["clean", "var(--clean)", rows.at(-1).clean, "clean"], ["base", "var(--base)", base, "base alone"], ["worst", "var(--worst)", rows.at(-1).worst, "worst router"]]
+  const ends = [["clean", "var(--clean)", rows.at(-1).clean, "clean"], ["base", "var(--base)", base, "base alone"], ["worst", "var(--worst)", rows.at(-1).worst, "worst router"],
+    ...(byDomain ? [["domain", "var(--worst)", rows.at(-1).domain, "… worst domain"]] : [])]
     .map((end) => ({ colour: end[1], y: y(end[2]), text: end[3] })).sort((a, b) => a.y - b.y);
   ends.forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + 14); });
   const ticks = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1].filter((tick) => tick >= start && tick <= last).filter((_, i) => width > 500 || i % 2 === 0);
@@ -129,6 +131,7 @@ export function pricePlot(rows, base, risk, runRisk, room) {
     svg("line", { x1: left, x2: width - right, y1: y(base), y2: y(base), stroke: "var(--base)", "stroke-dasharray": "6 4", "stroke-width": 1.6 }),
     svg("path", { d: line("clean"), fill: "none", stroke: "var(--clean)", "stroke-width": 2.6 }),
     svg("path", { d: line("worst"), fill: "none", stroke: "var(--worst)", "stroke-width": 2.6 }),
+    byDomain ? svg("path", { d: line("domain"), fill: "none", stroke: "var(--worst)", "stroke-width": 1.6, "stroke-dasharray": "3 3" }) : [],
     ends.map((end) => svg("text", { x: width - right + 6, y: end.y + 4, "font-size": 12, "font-weight": 600, style: { fill: end.colour } }, end.text)),
     runRisk === null ? [] : svg("line", { x1: x(runRisk), x2: x(runRisk), y1: 8, y2: height - bottom, stroke: "var(--base)", "stroke-dasharray": "2 3" }),
     svg("line", { x1: x(risk), x2: x(risk), y1: 8, y2: height - bottom, stroke: "var(--accent)", "stroke-width": 2 }));

@@ -48,8 +48,9 @@ function draw(node, price, apply) {
       figure("base", "base alone", price.base), figure("worst", "harm", row.harm));
     text.textContent = row.allowed < 0
       ? `No risk that ${price.held} examples can promise is this small, so every expert is silent and the base answers.`
+      : price.by === "domain" ? `Every domain has a cut-off of its own on the ${price.held} choice examples; the worst router harms ${percent(row.domain_harm, 2)} of the domain that it harms most.`
       : `${row.allowed} of ${price.held} choice examples may be harmed, so the cut-off on them is ${row.cutoff === null ? "−∞: every expert contributes everywhere" : row.cutoff.toFixed(3)}.`;
-    text.dataset.cutoff = row.cutoff ?? (row.allowed < 0 ? "Infinity" : "-Infinity");
+    text.dataset.cutoff = price.by === "domain" ? "" : row.cutoff ?? (row.allowed < 0 ? "Infinity" : "-Infinity");
     fill(plot, pricePlot(rows, price.base, risk, price.risk, plot.clientWidth || 960));
   }
   const now = price.now;
@@ -60,6 +61,6 @@ function draw(node, price, apply) {
       el("dl", { class: "figures" }, figure("promise", "risk promised", now.risk, now.confidence ? `with probability ${now.confidence}` : "on average"),
         figure("clean", "clean accuracy", now.clean), figure("worst", "under the worst router", now.worst), figure("base", "base alone", now.base),
         figure("worst", "harm", now.harm, `95 %: ${percent(now.low, 2)} to ${percent(now.high, 2)}`)),
-      el("p", { class: "note" }, `${now.cutoff === null ? "No finite cut-off is needed" : `The cut-off is ${now.cutoff.toFixed(3)}`}, as ${now.calibration} calibration examples say. Slider and switches do not change these figures.`)));
+      el("p", { class: "note" }, `${now.by === "domain" ? "Every domain has a cut-off of its own" : now.cutoff === null ? "No finite cut-off is needed" : `The cut-off is ${now.cutoff.toFixed(3)}`}, as ${now.calibration} calibration examples say. Slider and switches do not change these figures.`)));
   update();
 }

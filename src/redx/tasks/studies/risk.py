@@ -10,7 +10,15 @@ from torch import Tensor
 
 from redx.composition.evaluation import Banks, predict
 from redx.composition.parts import Parts
-from redx.composition.risk import harm_figures, harm_thresholds, risk_cutoff, smallest_risk
+from redx.composition.risk import (
+    RiskControl,
+    harm_figures,
+    harm_outcomes,
+    harm_thresholds,
+    own_mistakes,
+    risk_cutoff,
+    smallest_risk,
+)
 from redx.composition.rules import get_rule
 from redx.config import RunConfig
 from redx.model.model import Model
@@ -39,8 +47,9 @@ def study(config: RunConfig, models: dict[int, Model], parts: dict[int, Banks]) 
         "answers correctly and `red`, with some router, does not; the last column, which the risk bounds, is its mean "
         f"over {DIVISIONS} random divisions of calibration and test examples."
     )
-    titles = {"clean": "clean", "worst router": "worst router"}
+    titles = {"clean": "clean", "worst router": "worst router", "worst domain": "worst router, worst domain"}
     risks = tuple(map(float, curve))
+    titles = {name: title for name, title in titles.items() if all(name in row for row in curve.values())}
     lines = [Line(title, risks, tuple(row[name] for row in curve.values())) for name, title in titles.items()]
     lines.append(Line("base", risks, (base,) * len(risks), dashed=True))
     axis = "risk: largest share of harm"
@@ -71,15 +80,18 @@ def risk_curve(models: dict[int, Model], records: dict[int, Parts]) -> Curve:
             continue
         by_seed: dict[str, list[float]] = {}
         for seed, record in records.items():
-            cut = replace(record, cutoffs=calibrations[seed].at(risk).cutoffs)
+            control = calibrations[seed].at(risk)
+            cut = replace(record, cutoffs=control.cutoffs_for(record.base))
             priced = harm_figures(RED, cut)
             figures = {
                 "clean": priced["clean"],
                 "sum": _accuracy("sum", cut),
                 "worst router": priced["worst"],
                 "harm": priced["harm"],
-                "mean harm": mean_harm(calibrations[seed].thresholds["simplex"], harm_thresholds(RED, record), risk),
+                "mean harm": _mean_harm(control, record),
             }
+            if control.by == "domain":
+                figures |= _worst_domain(control, cut)
             for name, value in figures.items():
                 by_seed.setdefault(name, []).append(value)
         curve[f"{risk:g}"] = {name: _mean(values) for name, values in by_seed.items()}
@@ -106,6 +118,27 @@ def mean_harm(calibration: Tensor, test: Tensor, risk: float, divisions: int = D
         cutoff = risk_cutoff(shuffled[:count], risk)
         shares.append(float((shuffled[count:] > cutoff).double().mean()))
     return _mean(shares)
+
+
+def _mean_harm(control: RiskControl, record: Parts) -> float:
+    """Return the mean harm over random divisions; by domain that of the domain that is harmed most."""
+    known, new = control.counted("simplex"), harm_thresholds(RED, record)
+    if control.budget == "routing":
+        new = new.masked_fill(own_mistakes(record), -torch.inf)
+    if control.by == "all" or control.domains is None:
+        return mean_harm(known, new, control.risk)
+    of_new = control.domains_of(record)
+    groups = [torch.tensor(group) for group in control.merged]
+    pairs = [(known[torch.isin(control.domains, group)], new[torch.isin(of_new, group)]) for group in groups]
+    return max((mean_harm(held, test, control.risk) for held, test in pairs if len(held) and len(test)), default=0.0)
+
+
+def _worst_domain(control: RiskControl, cut: Parts) -> dict[str, float]:
+    """Return the accuracy under the worst router in the domain that it harms most, and the harm there."""
+    outcomes, domains = harm_outcomes(RED, cut).double(), control.domains_of(cut)
+    found = torch.stack([outcomes[domains == domain].mean(0) for domain in domains.unique().tolist()])
+    worst = found[found[:, 3].argmax()]
+    return {"worst domain": float(worst[2]), "its harm": float(worst[3])}
 
 
 def _accuracy(name: str, parts: Parts) -> float:
