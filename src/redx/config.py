@@ -7,7 +7,7 @@ the help text of its option on the command line.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -25,6 +25,8 @@ from redx.schema import BankConfig as BankConfig
 from redx.schema import BankId as BankId
 from redx.schema import StrictConfig as StrictConfig
 from redx.schema import TrainingConfig as TrainingConfig
+
+SHARED_ONLY = BankId("residual", "shared-only")  # the control: the same experts, trained on the shared subset alone
 
 
 class QuestionsConfig(StrictConfig):
@@ -310,10 +312,23 @@ class ModelConfig(StrictConfig):
         """Return the bank whose trained experts this bank uses: itself, or the bank in its setting `experts_of`."""
         return self.banks[bank_id].experts_of or bank_id
 
+    def for_shared_only(self) -> Self | None:
+        """Return the settings of experts that learn from the shared subset alone; None without residual experts.
+
+        They are those of the bank that RED reads: one under risk control, where there is one.
+        """
+        main = self.controlled_bank or self.main_bank("residual")
+        if main not in self.banks:
+            return None
+        kept = {bank_id: self.banks[bank_id] for bank_id in dict.fromkeys((self.trained_as(main), main))}
+        return self.model_copy(update={"banks": kept})
+
     @field_validator("banks")
     @classmethod
     def check_banks(cls, banks: dict[BankId, BankConfig]) -> dict[BankId, BankConfig]:
         """Return the banks, or refuse averaged banks and banks that use the experts of a missing bank."""
+        if SHARED_ONLY in banks:
+            raise ValueError(f"the name '{SHARED_ONLY}' is that of a control; choose another")
         for bank_id, bank in banks.items():
             if bank_id.form == "averaged":
                 raise ValueError("an averaged bank is not trained; set average to true instead")
@@ -357,6 +372,10 @@ class RunConfig(ModelConfig):
     questions: QuestionsConfig = QuestionsConfig()
     table: TableConfig | None = Field(default=None, description="the user's own examples, for tasks that read them")
     adapters: AdapterConfig | None = Field(default=None, description="adapters, for tasks on a language model")
+    shared_only: bool = Field(
+        default=True,
+        description="also train the experts on the shared subset alone, to show what the owners' own examples bring",
+    )
     integrate: bool = Field(
         default=False, description="stage 4: train plain residual experts and router together, on pooled data"
     )

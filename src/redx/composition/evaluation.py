@@ -27,7 +27,7 @@ from redx.composition.rules import (
     vertex_scores,
 )
 from redx.composition.summary import Row
-from redx.config import BankId
+from redx.config import SHARED_ONLY, BankId
 from redx.errors import RedxError
 
 Banks = dict[BankId, Parts]  # the records of the same examples, by bank
@@ -465,6 +465,8 @@ def _match(banks: Mapping[BankId, Held], rules: Sequence[str]) -> Iterable[tuple
         name, only = RuleId.parse(text)
         rule = get_rule(name)
         readable = {bank: record for (form, bank), record in banks.items() if form == rule.form}
+        if only != SHARED_ONLY.name:  # a control is read only where it is named
+            readable.pop(SHARED_ONLY.name, None)
         if rule.adversary == "box" and not only:  # a shortlist is exact on the simplex alone
             readable = {bank: record for bank, record in readable.items() if not _is_shortlist(record)}
         if only and only not in readable:

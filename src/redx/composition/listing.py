@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from redx.composition.rules import RULES, RuleId, Shares, get_rule
-from redx.config import BankId, ModelConfig
+from redx.config import SHARED_ONLY, BankId, ModelConfig
 
 
 def rules_of_run(config: ModelConfig, banks: Iterable[BankId]) -> tuple[str, ...]:
     """Return the rules of a run, as `evaluate` takes them.
 
     These are all that are registered. Those that need a base from owners' statistics, and `base/NAME` for a bank on the
-    base of the shared examples, are among them only where the run has such a base.
+    base of the shared examples, are among them only where the run has such a base; `red/shared-only`, the same experts
+    trained on the shared examples alone, only where the run has them.
 
     Parameters
     ----------
@@ -22,10 +23,12 @@ def rules_of_run(config: ModelConfig, banks: Iterable[BankId]) -> tuple[str, ...
     banks
         The banks that it has.
     """
+    banks = list(banks)
     names = [name for name, rule in RULES.items() if config.statistics.use or not rule.needs_statistics]
     main = config.main_bank("residual")
     compared = [bank_id for bank_id in banks if _is_on_shared(config, bank_id) and bank_id != main]
-    return (*names, *(str(RuleId("base", bank_id.name)) for bank_id in compared if config.statistics.use))
+    control = [str(RuleId("red", SHARED_ONLY.name))] if SHARED_ONLY in banks else []
+    return (*names, *(str(RuleId("base", bank_id.name)) for bank_id in compared if config.statistics.use), *control)
 
 
 def shares(name: str, config: ModelConfig) -> Shares:
@@ -51,6 +54,8 @@ def shares(name: str, config: ModelConfig) -> Shares:
     rule, bank = RuleId.parse(name)
     known = get_rule(rule)
     bank_id = BankId(known.form, bank) if bank else config.main_bank(known.form)
+    if bank_id == SHARED_ONLY:
+        return "nothing"
     jointly = bool(bank_id.name) and bank_id.corrects_base and bank_id not in config.banks
     if known.shares == "data" or known.form == "pooled" or jointly:
         return "data"

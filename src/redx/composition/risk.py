@@ -526,6 +526,11 @@ class RiskControl:
         return supported_risk(None, self.units, self._unit_confidence, warn=False) if self._risk is None else self._risk
 
     @property
+    def promise(self) -> tuple[float, float | None, str, str, str]:
+        """What is promised: risk, confidence, by, small and budget, as `at` takes them."""
+        return self.risk, self.confidence, self.by, self.small, self.budget
+
+    @property
     def examples(self) -> int:
         """The number of calibration examples; 0 before `calibrate`."""
         return len(self.thresholds["simplex"]) if self.thresholds else 0

@@ -22,7 +22,7 @@ from redx.composition.parts import Parts, predicted_classes
 from redx.composition.quarantine import Trial, try_experts
 from redx.composition.risk import RiskControl
 from redx.composition.rules import Rule, RuleId, check_rule, compose, get_rule, to_logits
-from redx.config import BankId, ModelConfig, StatisticsConfig
+from redx.config import SHARED_ONLY, BankId, ModelConfig, StatisticsConfig
 from redx.data.dataset import Split
 from redx.data.inputs import READERS
 from redx.data.splits import classes_are_disjoint
@@ -131,6 +131,9 @@ class Model(nn.Module):
     choices
         Returns the examples that are for choices, as features, on which every expert is tried; None where the model
         has none, and then no expert is put in quarantine.
+    shared_only
+        Experts of the same domains that were trained on the shared examples alone: the control that shows what the
+        owners' own examples bring, as the bank `residual/shared-only`. None where the model has none.
 
     Notes
     -----
@@ -189,6 +192,8 @@ class Model(nn.Module):
         self.calibration_set: Callable[[], Split] | None = None
         self.anchor_data: Callable[[], Split] | None = None
         self.choices: Callable[[], Split] | None = None
+        self.shared_only: ExpertLibrary | None = None
+        self._control_model: Model | None = None  # of the experts in `shared_only`
         self._admitted: frozenset[str] = frozenset()
         self.compared: dict[BankId, RiskControl] = {}
         self._fell_back = False  # whether `keys` routes because the trained router lacks a gate
@@ -216,6 +221,7 @@ class Model(nn.Module):
         calibration_set: Callable[[], Split] | None = None,
         anchor_data: Callable[[], Split] | None = None,
         choices: Callable[[], Split] | None = None,
+        shared_only: ExpertLibrary | None = None,
     ) -> Model:
         """Return a model of modules that exist already; the arguments are the attributes of the same names."""
         model = cls.__new__(cls)
@@ -228,7 +234,7 @@ class Model(nn.Module):
         model.fixed, model.joint_routers = fixed or {}, joint_routers or {}
         model.extension, model.figures, model.home = extension, figures or {}, home
         model.control, model.calibration_set, model.anchor_data = control, calibration_set, anchor_data
-        model.compared, model.choices = compared or {}, choices
+        model.compared, model.choices, model.shared_only = compared or {}, choices, shared_only
         model.routing = KEYS if router is None else TRAINED
         form = get_rule(RuleId.parse(rule).rule).form
         model.rule = rule if form in {bank_id.form for bank_id in model.banks} else "moe"
@@ -518,7 +524,9 @@ class Model(nn.Module):
         """
         if (device := usable_device(device)) == "cpu":
             return
-        self.experts.apply(lambda tensor: tensor.to(device))
+        for library in (self.experts, self.shared_only):
+            if library is not None:
+                library.apply(lambda tensor: tensor.to(device))
         for module in (*self.fixed.values(), *self.joint_routers.values(), self.router):
             if module is not None:
                 module.to(device)
@@ -528,8 +536,9 @@ class Model(nn.Module):
         super()._apply(fn, recurse)
         for module in (*self.fixed.values(), *self.joint_routers.values()):
             module._apply(fn)
-        if hasattr(self, "experts"):
-            self.experts.apply(fn)
+        for library in (getattr(self, "experts", None), getattr(self, "shared_only", None)):
+            if library is not None:
+                library.apply(fn)
         return self
 
     # --- what it consists of
@@ -558,11 +567,14 @@ class Model(nn.Module):
     def banks(self) -> list[BankId]:
         """The banks that can be asked.
 
-        Joint and averaged ones only while the experts are those of the run, and the bank that corrects the base of the
-        shared examples only where its risk can be controlled: beside statistics, and with calibration examples.
+        Joint and averaged ones only while the experts are those of the run, and banks that are compared only where
+        their risk can be controlled, with calibration examples: the bank that corrects the base of the shared examples
+        beside statistics, and `residual/shared-only`.
         """
         fixed = [bank_id for bank_id in self.fixed if self.is_complete or bank_id.form == "pooled"]
         compared = self.experts.pool is not None and (self.calibration_set is not None or bool(self.compared))
+        if self.shared_only is not None and self.is_complete and self.calibration_set is not None:
+            fixed.append(SHARED_ONLY)
         return [*(one for one, bank in self.experts.banks.items() if compared or not bank.on_shared), *fixed]
 
     def bank(self, bank_id: BankId) -> Bank:
@@ -612,6 +624,9 @@ class Model(nn.Module):
         Parts
             Base logits, residuals and gates of these examples.
         """
+        if bank_id == SHARED_ONLY:
+            main = self.config.controlled_bank or self.config.main_bank("residual")
+            return self._shared_only_model().parts_of(h, main, labels, domains)
         fixed, new = self.fixed.get(bank_id), len(self.experts.new_classes)
         if fixed:
             base = self.experts.base_logits(bank_id, h)
@@ -882,12 +897,11 @@ class Model(nn.Module):
         self, quarantined: Tensor | None, library: ExpertLibrary | None = None
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return what silences experts, all of them or those of a part of the library: own classes and quarantine."""
-        own, device = self.experts.own_classes(), self.base.weight.device
-        rows = slice(None)
-        if library is not None and library is not self.experts:
-            rows = torch.tensor([self.experts.names.index(name) for name in library.names])
-        own = None if own is None else own[rows].to(device)
-        return own, None if quarantined is None else quarantined[rows].to(device)
+        device, asked = self.base.weight.device, self.experts if library is None else library
+        own = asked.own_classes()
+        if quarantined is not None and asked is not self.experts:
+            quarantined = quarantined[torch.tensor([self.experts.names.index(name) for name in asked.names])]
+        return None if own is None else own.to(device), None if quarantined is None else quarantined.to(device)
 
     def _without_quarantined(self, gates: Tensor, bank_id: BankId) -> Tensor:
         """Return gates that give the experts in quarantine no weight, (N, K), where the risk is controlled."""
@@ -955,16 +969,34 @@ class Model(nn.Module):
                     f"This model holds no calibration examples for the bank {bank_id}; load it from its run folder."
                 )
             known = self._compute_control(self.calibration_set(), main.risk, main.confidence, bank_id)
-        promise = (main.risk, main.confidence, main.by, main.small, main.budget)
-        if (known.risk, known.confidence, known.by, known.small, known.budget) != promise:
-            known = known.at(*promise)
+        if known.promise != main.promise:
+            known = known.at(*main.promise)
         self.compared[bank_id] = known
         return known
 
     def compared_controls(self) -> dict[BankId, RiskControl]:
         """Return the controls of the banks that are compared at the model's risk."""
-        compared = (bank_id for bank_id in self.banks if self._has_control(bank_id))
-        return {bank_id: self.control_of(bank_id) for bank_id in compared if self.config.banks[bank_id].on_shared}
+        banks, settings = self.banks, self.config.banks
+        compared = [one for one in banks if self._has_control(one) and settings[one].on_shared]
+        control = {SHARED_ONLY: self._shared_only_model().current_control()} if SHARED_ONLY in banks else {}
+        return {bank_id: self.control_of(bank_id) for bank_id in compared} | control
+
+    def _shared_only_model(self) -> Model:
+        """Return the model whose experts were trained on the shared examples alone, at the risk of this one.
+
+        Its base is solved from the shared examples too, where owners' statistics make that of this model. The router
+        is the same, so that nothing but base and experts differs.
+        """
+        assert self.shared_only is not None
+        if self._control_model is None:
+            self._control_model = self.with_experts(self.shared_only, {})
+            self._control_model.use_examples(self.anchor_data, self.choices)
+        model = self._control_model
+        model.routing = self.routing
+        if self.config.controlled_bank is not None:
+            main, known = self.current_control(), model.current_control()
+            model.control = known if known.promise == main.promise else known.at(*main.promise)
+        return model
 
     def calibrate(
         self,

@@ -5,7 +5,8 @@ FOLDER/experts/NAME/{expert.safetensors, expert.json, statistics.safetensors}
 FOLDER/head.safetensors  head.json  (the base that the sum of the experts' statistics gives, where they bring some)
 FOLDER/risk.json  thresholds.safetensors  shared.safetensors  calibration.safetensors
 
-The folder of a run's seed, RUN/seed-N, holds the same files; the settings of a run are in RUN/config.json.
+The folder of a run's seed, RUN/seed-N, holds the same files, and shared-only/NAME/: experts that were trained on the
+shared examples alone, for comparison. The settings of a run are in RUN/config.json.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Literal, cast
 from torch import Tensor, nn
 
 from redx.composition.summary import read_summary
-from redx.config import BankId, ModelConfig
+from redx.config import SHARED_ONLY, BankId, ModelConfig
 from redx.data.inputs import READERS
 from redx.errors import RedxError
 from redx.io.files import without_prefix, write_bytes, write_json, write_tensors
@@ -92,6 +93,7 @@ def _load_model(
         raise RedxError(f"{folder / 'model.json'} does not fit the base (other classes); repeat the run that made it.")
     library = read_library(folder, config, base, info, may_be_empty)
     fixed, joint_routers = _read_fixed_banks(folder, config, base, library)
+    shared_only = read_shared_only(folder, config, base, info)
     summaries = (folder / "summary.json", folder.parent / "summary.json")
     summary = next(filter(exists, summaries), None)
     return kind.assemble(
@@ -108,6 +110,7 @@ def _load_model(
         home=folder,
         control=read_calibration(folder, list(library)) if config.controlled_bank else None,
         compared=read_compared(folder, list(library)) if config.controlled_bank else None,
+        shared_only=shared_only,
     )
 
 
@@ -252,6 +255,19 @@ def read_library(
     return build_library(experts, base, config, fingerprint, info.classes, head)
 
 
+def read_shared_only(folder: Path, config: ModelConfig, base: Base, info: ModelInfo) -> ExpertLibrary | None:
+    """Return the experts of a seed that were trained on the shared examples alone; None where it has none."""
+    experts = {name: Expert.open(path) for name, path in _expert_folders(folder, SHARED_ONLY.name).items()}
+    settings = config.for_shared_only()
+    if not experts or settings is None:
+        return None
+
+    def fingerprint() -> dict[str, Any]:
+        return fingerprint_base(base, config, info.classes, info.shape)
+
+    return build_library(experts, base, settings, fingerprint, info.classes)
+
+
 def read_router(folder: Path, config: ModelConfig, base: Base, info: ModelInfo) -> TrainedRouter:
     """Return the trained router of a seed."""
     path = folder / "router.safetensors"
@@ -271,10 +287,10 @@ def _load_router(path: Path, tensors: dict[str, Tensor], config: ModelConfig, ba
     return network
 
 
-def _expert_folders(folder: Path) -> dict[str, Path]:
-    found = {path.parent.name: path.parent for path in (folder / "experts").glob("*/expert.json")}
+def _expert_folders(folder: Path, among: str = "experts") -> dict[str, Path]:
+    found = {path.parent.name: path.parent for path in (folder / among).glob("*/expert.json")}
     for name in read_manifest(folder) or {}:
-        if name.startswith("experts/") and not exists(folder / name):
+        if name.startswith(f"{among}/") and not exists(folder / name):
             raise RedxError(
                 f"{folder / name} is missing, and {MANIFEST} lists it; restore it from a copy, or make the folder anew "
                 "elsewhere."

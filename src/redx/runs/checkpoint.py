@@ -44,8 +44,8 @@ from redx.training.features import embed_split
 
 # files of a seed that hold trained tensors
 SEED_FILES = re.compile(r"(base|head|pooled|router|integration|thresholds|experts/[^/]+/expert)")
-# files that hold data of a seed, or sums over data; a checkpoint leaves them out
-DATA_FILES = re.compile(r"(parts/|removed/).*|shared|features|experts/[^/]+/statistics")
+# files that hold data of a seed, sums over data, or experts of a comparison; a checkpoint leaves them out
+DATA_FILES = re.compile(r"(parts/|removed/|shared-only/).*|shared|features|experts/[^/]+/statistics")
 TRUNK = "encoder.trunk.model."  # prefix of trained blocks in the base's file
 
 

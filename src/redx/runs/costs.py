@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from redx.composition.evaluation import predict
-from redx.config import RunConfig
+from redx.config import SHARED_ONLY, RunConfig
 from redx.data.dataset import Data
 from redx.data.text import unpack_texts
 from redx.errors import RedxError
@@ -52,7 +52,7 @@ def describe_cost(config: RunConfig, folder: Path, data: Data, model: Model) -> 
 
 def count_parameters(model: Model) -> dict[str, int]:
     """Return the number of trained parameters of base, banks, router and ownership scores."""
-    trained = [bank_id for bank_id in model.banks if bank_id.form != "averaged"]
+    trained = [one for one in model.banks if one.form != "averaged" and one != SHARED_ONLY]
     modules: dict[str, Iterable[Tensor]] = {"base": model.base.tensors().values()}
     for bank_id in trained:
         if bank_id in model.fixed:

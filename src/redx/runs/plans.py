@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from redx.composition.summary import Row
-from redx.config import RunConfig
+from redx.config import SHARED_ONLY, RunConfig
 from redx.data.dataset import Data
 from redx.engine import Call, LocalEngine, Plan
 from redx.io.files import write_json
@@ -33,6 +33,7 @@ from redx.runs.stages import (
     make_pooled,
     make_router,
     make_shared,
+    make_shared_only,
     prepare,
     read_texts,
     run_stage,
@@ -118,6 +119,8 @@ def plan_seed(task: SeedTask, data: Any) -> Plan[dict[str, float]]:
         return stages.done
     (prepared,) = yield [call(prepare, keep=True)]
     trained = {"experts": [call(make_experts, prepared, group) for group in task.groups()]}
+    if config.shared_only and config.for_shared_only() is not None:
+        trained[SHARED_ONLY.name] = [call(make_shared_only, prepared)]
     if config.of_form("pooled"):
         trained["pooled"] = [call(make_pooled, prepared)]
     if config.router.is_trained:

@@ -13,7 +13,7 @@ from torch import Tensor
 from redx.composition.evaluation import Banks, evaluate
 from redx.composition.listing import rules_of_run
 from redx.composition.summary import Row
-from redx.config import BankId, RunConfig
+from redx.config import SHARED_ONLY, BankId, RunConfig
 from redx.data.dataset import Data, Split
 from redx.data.inputs import READERS
 from redx.io.files import write_tensors
@@ -187,6 +187,19 @@ def make_experts(task: SeedTask, prepared: Prepared, names: Sequence[str]) -> No
         shared=without_copies(task.config, splits.anchors),
     ):
         expert.save(task.folder / "experts" / expert.name)
+
+
+def make_shared_only(task: SeedTask, prepared: Prepared) -> None:
+    """Train the experts on the shared examples alone, where every domain has some of them."""
+    splits, info, settings = prepared.splits, task.info, task.config.for_shared_only()
+    assert settings is not None
+    shared = without_copies(task.config, splits.anchors)
+    datasets = expert_datasets(info.domains, shared, splits.anchors, splits.validation)
+    if missing := [data.name for data in datasets if not len(data.own)]:
+        return log.info("domain %r has no shared examples, so no experts learn from these alone", missing[0])
+    given = (prepared.base, task.seed, info.unit, info.classes, prepared.fingerprint)
+    for expert in train_experts(settings, datasets, *given, origin=task.origin):
+        expert.save(task.folder / SHARED_ONLY.name / expert.name)
 
 
 def make_pooled(task: SeedTask, prepared: Prepared) -> None:

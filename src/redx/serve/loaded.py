@@ -15,7 +15,7 @@ from torch import Tensor
 from redx.composition.listing import rules_of_run, shares
 from redx.composition.risk import RiskControl
 from redx.composition.rules import RULES, BaseRule, RuleId, get_rule
-from redx.config import RunConfig
+from redx.config import SHARED_ONLY, RunConfig
 from redx.errors import RedxError
 from redx.io.hashing import hash_tensors
 from redx.model.model import Model
@@ -112,7 +112,7 @@ class LoadedRun:
 
     def rules(self) -> list[dict[str, Any]]:
         """Return the rules that can be asked, with their adversary, their risk control, and what owners share."""
-        banks, config = self.model.banks, self.model.config
+        banks, config = [bank for bank in self.model.banks if bank != SHARED_ONLY], self.model.config
         listed = rules_of_run(config, banks)
         entries = []
         for name, rule in RULES.items():
