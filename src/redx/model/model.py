@@ -52,6 +52,7 @@ from redx.training.router import train_router
 Inputs = Any  # what a user asks about: texts, images, features, pairs of numbers, or what the user's backbone reads
 Backbone = nn.Module | Callable[[Any], Tensor] | str | None
 MIN_EXAMPLES = 8  # that an expert can be trained on
+UNOWNED = "no expert"  # the domain of classes that no expert has examples of
 
 log = logging.getLogger("redx")
 
@@ -1112,7 +1113,11 @@ class Model(nn.Module):
         assert bank_id is not None
         before, (class_domains, names) = self.control, self._class_domains()
         kept = before or self.config
-        wanted = by or kept.by or ("all" if class_domains is None else "domain")
+        wanted = by or ("all" if class_domains is None else "domain")
+        if by is None and before is not None and before.class_domains is not None:  # else there was nothing to choose
+            wanted = before.by
+        elif by is None and before is None:
+            wanted = self.config.by or wanted
         if wanted == "domain" and class_domains is None and by is None:
             log.warning("some classes belong to several experts now, so the risk is kept over all examples together")
             wanted = "all"
@@ -1170,12 +1175,18 @@ class Model(nn.Module):
         return try_experts(lambda out: self._scored(record, ownership, out), len(self.experts), chosen, admitted)
 
     def _class_domains(self) -> tuple[list[int] | None, list[str]]:
-        """Return the domain of every class as an index, and the names of the domains; None where classes have none."""
+        """Return the domain of every class as an index, and the names of the domains; None where classes are shared.
+
+        Where the base does not say it, a class belongs to the one expert that has examples of it. Classes of no expert
+        are a domain of their own.
+        """
         if not self.classes:
             return None, []
         own = self.experts.own_classes()
-        if min(self.info.belongs, default=-1) < 0 and own is not None and bool((own.sum(0) == 1).all()):
-            return own.long().argmax(0).tolist(), list(self.experts.names)
+        if min(self.info.belongs, default=-1) < 0 and own is not None and bool((own.sum(0) <= 1).all()):
+            owned, names = own.any(0), list(self.experts.names)
+            domains = torch.where(owned, own.long().argmax(0), len(names)).tolist()
+            return domains, [*names, *([] if owned.all() else [UNOWNED])]
         names, domains = list(self.info.domains), list(self.info.belongs)
         for label in self.experts.new_classes:
             owner = self.experts.owner_of(label)
