@@ -37,6 +37,7 @@ from redx.models.backbones.base import Encoder
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.classes import add_floor, check_new_classes, extend_base
+from redx.models.domain_head import DomainHead, fit_domain_head, name_domains
 from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder, count_rows
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
@@ -194,6 +195,7 @@ class Model(nn.Module):
         self.anchor_data: Callable[[], Split] | None = None
         self.choices: Callable[[], Split] | None = None
         self.shared_only: ExpertLibrary | None = None
+        self._head: tuple[Callable[[], Split], DomainHead | None] | None = None  # of these shared examples
         self._control_model: Model | None = None  # of the experts in `shared_only`
         self._admitted: frozenset[str] = frozenset()
         self.compared: dict[BankId, RiskControl] = {}
@@ -641,7 +643,7 @@ class Model(nn.Module):
         if not self._has_control(bank_id) or not len(self.experts):
             return parts
         ownership = self.experts.ownership_scores(h) if ownership is None else ownership
-        return self._with_confidences(parts, bank_id, self.experts, ownership)
+        return self._with_confidences(h, parts, bank_id, self.experts, ownership)
 
     def _in_units(self, outputs: Tensor) -> Tensor:
         """Return outputs of networks in the units of the answers."""
@@ -727,7 +729,7 @@ class Model(nn.Module):
                 if ownership is None
                 else (self.experts, ownership, first)
             )
-            parts = self._with_confidences(parts, bank_id, *known)
+            parts = self._with_confidences(h, parts, bank_id, *known)
         return parts
 
     def explain(self, inputs: Inputs, abstain: float | None = None) -> list[Explanation]:
@@ -873,13 +875,14 @@ class Model(nn.Module):
 
     def _with_confidences(
         self,
+        h: Tensor,
         parts: Parts,
         bank_id: BankId,
         library: ExpertLibrary,
         ownership: Tensor,
         columns: Tensor | None = None,
     ) -> Parts:
-        """Return the record with confidences and cut-offs, given the ownership scores of these experts, (N, K).
+        """Return the record of features, (N, E), with confidences and cut-offs, given these ownership scores, (N, K).
 
         Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.
         """
@@ -892,7 +895,9 @@ class Model(nn.Module):
             )
         own, quarantined = self._silence(calibration.quarantined, library)
         sure = confidences(calibration.score, parts.base, parts.residuals, ownership, columns, own, quarantined)
-        return parts.with_confidences(sure, calibration.cutoffs_for(parts.base))
+        if calibration.head is not None:
+            parts = replace(parts, named=name_domains(calibration.head.to(h.device), h))
+        return parts.with_confidences(sure, calibration.cutoffs_for(parts.base, parts.named))
 
     def _silence(
         self, quarantined: Tensor | None, library: ExpertLibrary | None = None
@@ -1114,21 +1119,25 @@ class Model(nn.Module):
         before, (class_domains, names) = self.control, self._class_domains()
         kept = before or self.config
         wanted = by or ("all" if class_domains is None else "domain")
-        if by is None and before is not None and before.class_domains is not None:  # else there was nothing to choose
+        if by is None and before is not None and (before.class_domains is None) == (class_domains is None):
             wanted = before.by
         elif by is None and before is None:
             wanted = self.config.by or wanted
-        if wanted == "domain" and class_domains is None and by is None:
+        elif by is None and before is not None and before.by == "domain" and class_domains is None:
             log.warning("some classes belong to several experts now, so the risk is kept over all examples together")
-            wanted = "all"
+        head = None if class_domains is not None else self._domain_head(before)
+        if head is not None:
+            names = [*head.names]
         promise = {"by": wanted, "small": small or kept.small, "budget": budget or kept.budget}
         control = RiskControl(risk, confidence, self.config.score, **promise)
         trials = self._try_experts(risk) if bank_id == main or before is None else before.trials
         control.trials = tuple(trials)
         record, ownership = self._outputs(split, bank_id)
+        if head is not None:
+            record = replace(record, named=name_domains(head.weight, split.inputs))
         answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
         known = {"experts": list(self.experts), "answers": answers, "trials": trials}
-        known |= {"class_domains": class_domains, "domain_names": names}
+        known |= {"class_domains": class_domains, "domain_names": names, "head": head and head.weight}
         return control.calibrate(self._scored(record, ownership, control.quarantined), **known)
 
     def _outputs(self, split: Split, bank_id: BankId) -> tuple[Parts, Tensor]:
@@ -1173,6 +1182,17 @@ class Model(nn.Module):
         self._admitted = frozenset()  # the trials say it from now on
         chosen = DEFAULT_RISK if risk is None else risk
         return try_experts(lambda out: self._scored(record, ownership, out), len(self.experts), chosen, admitted)
+
+    def _domain_head(self, before: RiskControl | None) -> DomainHead | None:
+        """Return the domain head of the base: of the shared examples, or else as it was calibrated before."""
+        if self.base.known > 1 and self.anchor_data is not None:
+            shared = self.anchor_data()
+            if self._head is None or self._head[0] is not self.anchor_data:
+                self._head = self.anchor_data, fit_domain_head(shared, self.info.domains)
+            return self._head[1]
+        if before is None or before.head is None:
+            return None
+        return DomainHead(before.head, before.domain_names)
 
     def _class_domains(self) -> tuple[list[int] | None, list[str]]:
         """Return the domain of every class as an index, and the names of the domains; None where classes are shared.
