@@ -88,7 +88,7 @@ def test_the_model_describes_itself(client: Any, clouds: redx.Run) -> None:
     about = client.get("/api/model").json()
     assert about["kind"] == "numbers"
     assert [expert["name"] for expert in about["experts"]] == list(redx.load(clouds.folder).experts.names)
-    red = {"name": "red", "about": "base + routed residuals", "adversary": "simplex", "controlled": True}
+    red = {"name": "red", "about": "base + routed experts", "adversary": "simplex", "controlled": True}
     assert red | {"shares": "sums"} in about["rules"]
     assert not [rule for rule in about["rules"] if "oracle" in rule["name"]]
     assert client.get("/healthz").json()["status"] == "ok"
