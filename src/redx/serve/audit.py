@@ -24,6 +24,7 @@ from redx.serve.queries import Options, PredictBody, Query, Setting, SettingBody
 KIND = "redx answer"  # marks a line of an audit file
 TOLERANCE = 1e-4  # weights and radii may differ so much: rounding depends on what else is in a batch
 BATCH = 512  # lines that are answered at once
+WATCHED = ("closest", "confidence", "opposed")  # what `redx monitor` also needs of an answer
 FIELDS = {"kind": str, "setting": dict, "options": dict, "base_hash": str, "expert_hashes": dict}
 
 
@@ -89,19 +90,22 @@ class AuditFile:
         weights = options.weights
         pairs = [entry for entry in weights or () if isinstance(entry, tuple)]
         named = dict(pairs) if pairs else weights
-        asked = {"weights": named, "abstain": options.abstain, "steps": options.steps}
+        asked = {"weights": named, "abstain": options.abstain, "steps": options.steps, "monitor": options.monitor}
         shown = {"input_sha256": input_hash(value)} if self.hashed else {"input": value}
         return {
             "kind": KIND,
+            "id": answer.get("id"),
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **shown,
             **summarise(answer),
+            **{name: answer[name] for name in WATCHED if name in answer},
             "setting": query.setting.to_dict(),
             "options": {name: option for name, option in asked.items() if option not in (None, True)},
             "run": str(loaded.folder),
             "seed": loaded.seed,
             "base_hash": loaded.hashes["base"],
             "expert_hashes": loaded.hashes["experts"],
+            "promise_hash": loaded.promise_hash,
             "redx": redx_version(),
         }
 

@@ -55,6 +55,7 @@ class PredictBody(SettingBody):
         description="answer null where an input looks like no class",
     )
     detail: bool = Field(default=False, description="also return the scores of base and experts")
+    monitor: bool = Field(default=True, description="false keeps the answer out of the monitor, as the page does")
     steps: bool = Field(default=True, description="false asks the model itself, without the decomposer of its run")
 
 
@@ -99,6 +100,7 @@ class Options:
     abstain: float | None = None
     detail: bool = False
     steps: bool = True
+    monitor: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,12 @@ class Query:
         """Return the query of a request, whatever its inputs are."""
         weights = tuple(body.weights.items()) if isinstance(body.weights, dict) else body.weights
         options = Options(
-            None if weights is None else tuple(weights), body.epsilon, body.abstain, body.detail, body.steps
+            None if weights is None else tuple(weights),
+            body.epsilon,
+            body.abstain,
+            body.detail,
+            body.steps,
+            body.monitor,
         )
         return Query(body.inputs, Setting.from_body(body), options)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +22,7 @@ from redx.serve.queries import Query, Setting
 
 log = logging.getLogger("redx")
 Value = TypeVar("Value")
+ID_BYTES = 12  # of the random id of an answer, which nobody can guess
 
 
 class Service:
@@ -52,6 +54,8 @@ class Service:
 
     def _answer(self, queries: Sequence[Query]) -> list[list[dict[str, Any]]]:
         answers = self._fresh(lambda: answer_queries(self.loaded, queries))
+        for answer in (answer for group in answers for answer in group):
+            answer["id"] = secrets.token_hex(ID_BYTES)
         if self.audit is not None:
             self.audit.write(self.loaded, queries, answers)
         return answers
