@@ -1,21 +1,22 @@
 """Monitoring: tests that may be looked at after every line, of whether the promise of risk control still holds.
 
-Harm. With labels, the null is 'the conditional mean harm of every line is at most the risk'. For a harm x between 0 and 1
-and a factor f > 1, `f^x ≤ 1 + (f - 1) x`, so under the null
+Harm. With labels, the null is 'the conditional mean harm of every line is at most the risk'. For a harm x between 0 and
+1 and a factor f > 1, `f^x ≤ 1 + (f - 1) x`, so under the null
 
     E = f^x / (1 + (f - 1) risk)
 
-has a conditional mean of at most 1: it is what a fair bet on more harm than the risk pays. The wealth is a weighted mean,
-over factors f, of the products of E. It is a nonnegative supermartingale that starts at 1, so by Ville's inequality it ever
-reaches 1 / δ with a probability of at most δ, over an endless stream and whenever one looks. It depends on the lines
-through two numbers alone, their count and their harm. It falls as the risk grows, so the smallest risk at which it
-never reached 1 / δ is a lower bound of the harm that holds at all times with probability 1 - δ.
+has a conditional mean of at most 1: it is what a fair bet on more harm than the risk pays. The wealth is a weighted
+mean, over factors f, of the products of E. It is a nonnegative supermartingale that starts at 1, so by Ville's
+inequality it ever reaches 1 / δ with a probability of at most δ, over an endless stream and whenever one looks. It
+depends on the lines through two numbers alone, their count and their harm. It falls as the risk grows, so the smallest
+risk at which it never reached 1 / δ is a lower bound of the harm that holds at all times with probability 1 - δ, as
+long as the conditional mean does not change.
 
 Confidences. Without labels, the null is that the largest confidences of the experts on new lines are exchangeable with
 those on the calibration examples. Then the smoothed rank of each among all before it is a p-value, these p-values are
-independent and uniform (Vovk), and a bet `κ u^(κ - 1)` with κ < 1 on a uniform number u pays 1 on average. The bets are on
-large, small, extreme and middling ranks. A share of the money, which shrinks with the lines, is put into the bets
-at every line, so that a change is noticed whenever it comes. Confidences are sorted into cells that do not depend on the
+independent and uniform (Vovk), and a bet `κ u^(κ - 1)` with κ < 1 on a uniform number u pays 1 on average. The bets are
+on large, small, extreme and middling ranks. A share of the money, which shrinks with the lines, is put into the bets at
+every line, so that a change is noticed whenever it comes. Confidences are sorted into cells that do not depend on the
 data, so that memory does not grow; equal ones have a random order.
 
 The probability of a false alarm is shared: half of δ is for the confidences. Where the risk is kept in each domain, a
@@ -43,7 +44,7 @@ POWERS = np.array([0.25, 0.5, 0.75])  # κ of the bets on ranks
 SMALLEST = 1e-9  # a smaller number counts as this one, where it would pay more
 CELLS, BLOCK = 1024, 32  # cells that confidences are sorted into, and cells of a block
 FINENESS = 32  # cells per unit of asinh(confidence)
-ALL = "all"
+OVERALL, DOMAIN, CONFIDENCES = "overall", "domain", "confidences"  # kinds of tests
 
 
 class Deltas(NamedTuple):
@@ -138,8 +139,10 @@ class Reading:
 
     Attributes
     ----------
+    test
+        The kind of test: `overall`, `domain` or `confidences`.
     name
-        What is tested: `all`, a domain or several that share a promise, or `confidences`.
+        What is tested: `all` lines, a domain or several that share a promise, or `confidences`.
     lines
         The number of lines that were counted.
     harmed, harm
@@ -154,6 +157,7 @@ class Reading:
         Whether it was ever reached.
     """
 
+    test: str
     name: str
     lines: int
     harmed: float | None
@@ -213,13 +217,13 @@ class HarmTest:
         """Whether the wealth ever reached 1 / δ."""
         return self.delta is not None and self.peak >= -math.log(self.delta)
 
-    def reading(self, name: str) -> Reading:
-        """Return the state under a name."""
+    def reading(self, test: str, name: str) -> Reading:
+        """Return the state, under a kind and a name."""
         share = self.harm / self.lines if self.lines else None
         if self.delta is None:
-            return Reading(name, self.lines, self.harm, share, None, None, None, None, False)
+            return Reading(test, name, self.lines, self.harm, share, None, None, None, None, False)
         now, largest = _capped(self.log_wealth), _capped(self.peak)
-        return Reading(name, self.lines, self.harm, share, self.lower, now, largest, 1 / self.delta, self.alarm)
+        return Reading(test, name, self.lines, self.harm, share, self.lower, now, largest, 1 / self.delta, self.alarm)
 
 
 class ConfidenceTest:
@@ -281,7 +285,7 @@ class ConfidenceTest:
         """Return the state of the first stream."""
         now, largest = _capped(float(self.log_wealth[0])), _capped(float(self.peak[0]))
         return Reading(
-            "confidences", self.lines, None, None, None, now, largest, 1 / self.delta, bool(self.alarm[0])
+            CONFIDENCES, "confidences", self.lines, None, None, None, now, largest, 1 / self.delta, bool(self.alarm[0])
         )
 
     def _places(self, values: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
@@ -377,8 +381,8 @@ class Monitor:
 
     def readings(self) -> list[Reading]:
         """Return the state of every test: all lines, every domain, the confidences."""
-        domains = [test.reading(name) for name, test in self.domains.items()]
-        return [self.overall.reading(ALL), *domains, self.confidences.reading()]
+        domains = [test.reading(DOMAIN, name) for name, test in self.domains.items()]
+        return [self.overall.reading(OVERALL, "all"), *domains, self.confidences.reading()]
 
     @property
     def alarm(self) -> bool:
@@ -392,7 +396,7 @@ class Monitor:
         if harmful:
             worst = max(harmful, key=lambda one: one.lower or 0)
             where = "" if worst is overall else f" in {worst.name}"
-            return f"Alarm: the harm{where} is at least {worst.lower:.4f}, more than the promised {self.risk:g}."
+            return f"Alarm: the harm{where} is at least {worst.lower:.4f}, more than the promised {self.risk:.4g}."
         if confidences.alarm:
             return (
                 "Alarm: the confidences are not like those of the calibration examples, so nothing is promised for "
@@ -402,7 +406,7 @@ class Monitor:
             return f"No alarm: the confidences of {confidences.lines:,} lines raise no doubt; no line is labelled."
         kept = " in any domain" if self.tested else ""
         return (
-            f"No alarm: {overall.lines:,} labelled lines do not contradict a harm of at most {self.risk:g}{kept}, and "
+            f"No alarm: {overall.lines:,} labelled lines do not contradict a harm of at most {self.risk:.4g}{kept}, and "
             f"the confidences of {confidences.lines:,} lines raise no doubt."
         )
 

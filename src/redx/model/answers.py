@@ -49,8 +49,8 @@ class Explanation:
     confidence
         The largest confidence of an expert; None where the rule has no risk control.
     opposed
-        The experts whose own answer, without a cut-off, is not that of the base; None unless the risk bounds the harm that
-        routers do, for which this decides.
+        The experts whose own answer, without a cut-off, is not that of the base; None unless the risk bounds the harm
+        that routers do, for which this decides.
     abstained
         Whether the input looks like none of the known classes; None where that was not asked.
     closest
@@ -216,7 +216,9 @@ def answer_features(model: Model, h: Tensor, chosen: Chosen | None = None) -> An
         if given is not None:
             weights[row] = torch.tensor(given, dtype=weights.dtype)
     certified = certify(rule, parts, weights)
-    return AnswerBatch(rule, names, parts, weights, certified.predicted, certified.radius, active, cutoff, sure, opposed)
+    return AnswerBatch(
+        rule, names, parts, weights, certified.predicted, certified.radius, active, cutoff, sure, opposed
+    )
 
 
 def _opposed(parts: Parts) -> Tensor:

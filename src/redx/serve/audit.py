@@ -196,7 +196,7 @@ def replay_file(path: Path, run: Path, seed: int | None = None) -> Replay:
     groups: dict[tuple[Setting, Options], list[int]] = {}
     for index, record in enumerate(records):
         if "input" in record:
-            groups.setdefault((_setting(record), _options(record)), []).append(index)
+            groups.setdefault((read_setting(record), read_options(record)), []).append(index)
     differences: list[Difference] = []
     for (setting, options), indices in groups.items():
         for start in range(0, len(indices), BATCH):
@@ -248,17 +248,19 @@ def _check_record(record: dict[str, Any]) -> None:
     if record["kind"] != KIND:
         raise ValueError("it is no answer of `redx serve --audit`")
     try:
-        _setting(record)
-        _options(record)
+        read_setting(record)
+        read_options(record)
     except (ValidationError, TypeError) as error:
         raise ValueError("its setting is damaged") from error
 
 
-def _setting(record: dict[str, Any]) -> Setting:
+def read_setting(record: dict[str, Any]) -> Setting:
+    """Return the setting that a line was answered in."""
     return Setting.from_body(SettingBody.model_validate(record["setting"]))
 
 
-def _options(record: dict[str, Any]) -> Options:
+def read_options(record: dict[str, Any]) -> Options:
+    """Return the options of the request that a line answers."""
     return Query.without_checks(PredictBody.model_validate({"inputs": [], **record["options"]})).options
 
 
