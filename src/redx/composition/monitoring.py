@@ -9,8 +9,8 @@ has a conditional mean of at most 1: it is what a fair bet on more harm than the
 mean, over factors f, of the products of E. It is a nonnegative supermartingale that starts at 1, so by Ville's
 inequality it ever reaches 1 / δ with a probability of at most δ, over an endless stream and whenever one looks. It
 depends on the lines through two numbers alone, their count and their harm. It falls as the risk grows, so the smallest
-risk at which it never reached 1 / δ is a lower bound of the harm that holds at all times with probability 1 - δ, as
-long as the conditional mean does not change.
+risk at which it never reached 1 / δ is a lower bound of the harm that holds at all times with probability 1 - δ. Where
+the harm changes, it bounds the mean harm of the lines up to the one at which the bound was reached.
 
 Confidences. Without labels, the null is that the largest confidences of the experts on new lines are exchangeable with
 those on the calibration examples. Then the smoothed rank of each among all before it is a p-value, these p-values are
@@ -406,8 +406,8 @@ class Monitor:
             return f"No alarm: the confidences of {confidences.lines:,} lines raise no doubt; no line is labelled."
         kept = " in any domain" if self.tested else ""
         return (
-            f"No alarm: {overall.lines:,} labelled lines do not contradict a harm of at most {self.risk:.4g}{kept}, and "
-            f"the confidences of {confidences.lines:,} lines raise no doubt."
+            f"No alarm: {overall.lines:,} labelled lines do not contradict a harm of at most {self.risk:.4g}{kept}, "
+            f"and the confidences of {confidences.lines:,} lines raise no doubt."
         )
 
 

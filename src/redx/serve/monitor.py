@@ -121,7 +121,8 @@ def _check_line(record: Record) -> None:
     if not isinstance(record.get("id"), str) or not isinstance(record.get("promise_hash"), str | None):
         raise ValueError("has no id; it was written by an older redx")
     try:
-        read_setting(record), read_options(record)
+        read_setting(record)
+        read_options(record)
     except (ValidationError, TypeError, RedxError) as error:
         raise ValueError("has a damaged setting") from error
     if "steps" in record or record.get("confidence") is None:
