@@ -258,7 +258,7 @@ def test_a_promise_over_all_lines_tests_no_domain() -> None:
 def test_the_verdict_without_labels() -> None:
     monitor = Monitor(RISK, reference=np.linspace(-3, 3, 300))
     monitor.add_confidence(0.1)
-    assert monitor.verdict() == "No alarm: the confidences of 1 lines raise no doubt; no line is labelled."
+    assert monitor.verdict() == "No alarm: the confidences of 1 line raise no doubt; no line is labelled."
     for _ in range(200):
         monitor.add_confidence(-9.0)
     assert monitor.verdict().startswith("Alarm: the confidences are not like those")

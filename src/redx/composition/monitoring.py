@@ -403,12 +403,16 @@ class Monitor:
                 "these inputs; label some of them, and calibrate anew."
             )
         if not overall.lines:
-            return f"No alarm: the confidences of {confidences.lines:,} lines raise no doubt; no line is labelled."
+            return f"No alarm: the confidences of {_count(confidences.lines)} raise no doubt; no line is labelled."
         kept = " in any domain" if self.tested else ""
         return (
-            f"No alarm: {overall.lines:,} labelled lines do not contradict a harm of at most {self.risk:.4g}{kept}, "
-            f"and the confidences of {confidences.lines:,} lines raise no doubt."
+            f"No alarm: {_count(overall.lines, 'labelled ')} gave no evidence against a harm of at most {self.risk:.4g}{kept}, "
+            f"and the confidences of {_count(confidences.lines)} raise no doubt."
         )
+
+
+def _count(lines: int, kind: str = "") -> str:
+    return f"{lines:,} {kind}line{'' if lines == 1 else 's'}"
 
 
 def _capped(log_wealth: float) -> float:
