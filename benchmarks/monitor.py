@@ -2,8 +2,8 @@
 
 python benchmarks/monitor.py [--streams 1000] [--confidence-streams 200] [--lines 100000]
 
-Streams are simulated. The risk is 0.01 and δ is 0.05. Harm that is too high is three times the risk. With ten domains, lines
-fall into them at random, and one of them is harmed. Confidences are normal numbers, compared with those of 500
+Streams are simulated. The risk is 0.01 and δ is 0.05. Harm that is too high is three times the risk. With ten domains,
+lines fall into them at random, and one of them is harmed. Confidences are normal numbers, compared with those of 500
 calibration examples, and the change shifts them by so many standard deviations after 1,000 lines.
 """
 

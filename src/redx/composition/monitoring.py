@@ -404,10 +404,10 @@ class Monitor:
             )
         if not overall.lines:
             return f"No alarm: the confidences of {_count(confidences.lines)} raise no doubt; no line is labelled."
-        kept = " in any domain" if self.tested else ""
+        labelled, kept = _count(overall.lines, "labelled "), " in any domain" if self.tested else ""
         return (
-            f"No alarm: {_count(overall.lines, 'labelled ')} gave no evidence against a harm of at most {self.risk:.4g}{kept}, "
-            f"and the confidences of {_count(confidences.lines)} raise no doubt."
+            f"No alarm: {labelled} are no evidence against a harm of at most {self.risk:.4g}{kept}, and the "
+            f"confidences of {_count(confidences.lines)} raise no doubt."
         )
 
 
