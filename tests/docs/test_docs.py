@@ -113,10 +113,12 @@ def test_commands_in_the_documents_run(
 
 def record_answers(folder: Path) -> None:
     """Let a run that is served have given answers, some of whose labels became known."""
-    with asking(folder / "runs" / "toy", audit=folder / "answers.jsonl") as client:
-        inputs = torch.randint(0, 9, (40, 2), generator=torch.Generator().manual_seed(0)).tolist()
+    with asking(folder / "runs" / "intents", audit=folder / "answers.jsonl") as client:
+        numbers = range(20, 50)
+        inputs = [f"What is {number} plus 12?" for number in numbers]
         answers = client.post("/api/predict", json={"inputs": inputs}).json()["answers"]
-    rows = "".join(f"{answer['id']},{answer['base']}\n" for answer in answers[::2])
+    sums = zip(answers, numbers, strict=True)
+    rows = "".join(f"{answer['id']},{number + 12}\n" for answer, number in list(sums)[::2])
     (folder / "labels.csv").write_text(f"id,label\n{rows}")
 
 

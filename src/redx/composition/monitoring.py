@@ -242,8 +242,7 @@ class ConfidenceTest:
     --------
     >>> test = ConfidenceTest(delta=0.05)
     >>> test.compare_with(np.linspace(-3, 3, 200))
-    >>> for _ in range(100):
-    ...     test.update(-2.9)
+    >>> p_values = [test.update(-2.9) for _ in range(100)]
     >>> bool(test.alarm[0])
     True
     """
