@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import redx
 from helpers.commands import Ask, refused, succeeded
+from helpers.own_data import write_arrays
 from helpers.serving import asking
 from redx.composition.risk import harm_figures, own_mistakes
 from redx.runs.calibration import calibrate_run
@@ -249,3 +251,43 @@ def test_harm_of_routers_leaves_out_an_experts_own_mistakes(ask: Ask, clouds_cop
     assert report["tests"][0]["harmed"] == int((right & ~own_mistakes(known)).sum())
     without = write(tmp_path / "l.jsonl", label_rows(lines, labels))
     refused(ask("monitor", clouds_copy, audit, "--labels", without), "no domain")
+
+
+def test_every_domain_with_a_promise_is_tested(ask: Ask, tmp_path: Path) -> None:
+    x, y = load_digits(return_X_y=True)
+    file = write_arrays(tmp_path / "digits.npz", x=x, y=y, domain=[f"pair {label // 2}" for label in y])
+    epochs = {"base": 3, "experts": 2, "router": 1}
+    settings = {"study": "none", "epochs": epochs, "statistics": {"use": True, "size": 50}}
+    folder = redx.run("features", "quick", out=tmp_path / "run", file=str(file), risk=0.05, **settings).folder
+    succeeded(ask("calibrate", folder, "--risk", 0.05, "--by", "domain"))
+    lines = answer(folder, tmp_path / "a.jsonl", x[:600].tolist())
+    rows = label_rows(lines, [str(label) for label in y[:600]])
+    labels = write(tmp_path / "l.jsonl", rows)
+    code, out, _ = ask("monitor", folder, tmp_path / "a.jsonl", "--labels", labels, "--json")
+    overall, *domains, confidences = json.loads(out)["tests"]
+    assert [overall["threshold"], confidences["threshold"]] == [pytest.approx(80), pytest.approx(40)]
+    assert [one["threshold"] for one in domains] == pytest.approx([80 * len(domains)] * len(domains))
+    assert sum(one["lines"] for one in domains) == 600
+
+    model = redx.load(folder)
+    parts = model.parts_of(model.embed(x[:600].tolist()), model.rule_and_bank()[1])
+    known = redx.Parts(
+        parts.base, parts.residuals, parts.gates, torch.from_numpy(y[:600]), None, parts.confidences, parts.cutoffs
+    )
+    assert model.control is not None
+    expected = model.control.by_domain(known)
+    found = {one["name"]: one["harm"] for one in domains if " + " not in one["name"]}
+    assert found
+    assert found == {name: pytest.approx(expected[name]["harm"]) for name in found}
+
+    for line, label in zip(lines, y[:600], strict=True):
+        line["radius"] = 0.5 if label // 2 == 3 else 1.0
+        line["answer"] = line["base"]
+    code, out, _ = ask("monitor", folder, write(tmp_path / "a.jsonl", lines), "--labels", labels)
+    assert code == 1
+    bad = next(row for row in out.splitlines() if row.startswith("│ pair 3") or " + pair 3" in row)
+    assert bad.rstrip(" │").endswith("yes")
+    good = [row for row in out.splitlines() if row.startswith("│ pair") and row != bad]
+    assert all(row.rstrip(" │").endswith("no") for row in good)
+    assert "An alarm is an e-value of 80 of all lines, " in out
+    assert out.splitlines()[-1].startswith("Alarm: the harm in pair ")
