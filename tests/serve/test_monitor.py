@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,12 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 import redx
+from helpers.parts import draw_parts
 from helpers.serving import asking
+from redx.composition.parts import predicted_classes
+from redx.composition.risk import own_mistakes
 from redx.errors import RedxError
+from redx.model.answers import find_opposed
 from redx.runs.calibration import calibrate_run
 from redx.serve import metrics
 from redx.serve.live import LiveMonitor
@@ -196,3 +201,18 @@ def test_a_monitor_that_cannot_be_made_stops_no_answer(clouds: redx.Run, monkeyp
         assert service.watch() == {"monitored": False}
     finally:
         service.close()
+
+
+def test_opposed_experts_are_those_that_would_do_the_harm_themselves() -> None:
+    parts = draw_parts(200, 4, 5)
+    truth = predicted_classes(parts.base)
+    sure = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    sure[:, 2] = -math.inf  # an expert in quarantine
+    opposed = find_opposed(parts.with_confidences(sure, None))
+    for expert in range(4):
+        domains = torch.full((200,), expert)
+        known = redx.Parts(parts.base, parts.residuals, parts.gates, truth, domains, sure)
+        assert torch.equal(opposed[:, expert], own_mistakes(known))
+    assert opposed[:, 0].any()
+    assert not opposed[:, 0].all()
+    assert not opposed[:, 2].any()

@@ -210,7 +210,7 @@ def answer_features(model: Model, h: Tensor, chosen: Chosen | None = None) -> An
     controlled = parts.cutoffs is not None and parts.confidences is not None and parts.experts > 0
     sure = parts.confidences.amax(-1) if controlled and parts.confidences is not None else None
     by_routers = controlled and model.control is not None and model.control.budget == "routing"
-    opposed = _opposed(parts) if by_routers else None
+    opposed = find_opposed(parts) if by_routers else None
     parts, weights = contributing(rule, parts), rule.weights(parts)
     for row, given in enumerate(chosen(rule, names) if chosen else ()):
         if given is not None:
@@ -221,7 +221,7 @@ def answer_features(model: Model, h: Tensor, chosen: Chosen | None = None) -> An
     )
 
 
-def _opposed(parts: Parts) -> Tensor:
+def find_opposed(parts: Parts) -> Tensor:
     """Return which experts, alone and without a cut-off, make the base's answer another one: (N, K)."""
     base, confidences = predicted_classes(parts.base), parts.confidences
     assert confidences is not None
