@@ -323,6 +323,8 @@ def test_refusals_say_what_to_do(fitted: RedClassifier, blobs: tuple[np.ndarray,
         {"experts": "owned"},
         {"held_out": 1},
         {"epochs": 0},
+        {"by": "owner"},
+        {"budget": "all"},
     ]
     wrongs += [{"hidden": 0.5}, {"n_domains": 1}, {"share": "all"}]
     for wrong in wrongs:
@@ -378,6 +380,24 @@ def test_the_risk_is_chosen_and_kept() -> None:
     silent = classifier.calibrate(risk=0.0).predict(X[800:])
     assert np.array_equal(silent, base)
     assert classifier.calibrate(X[800:], y[800:], risk=0.2).risk_ == 0.2
+
+
+def test_the_risk_is_kept_by_domain_where_labels_are_the_domains_own() -> None:
+    X, y = draw_blobs(1200, centers=6, n_features=5, cluster_std=4.0, random_state=2)
+    domains = y[:800] // 2
+    classifier = RedClassifier(**QUICK, risk=0.1).fit(X[:800], y[:800], domains=domains)
+    control = classifier.model_.control
+    assert control is not None
+    assert (control.by, control.budget, control.domain_names) == ("domain", "harm", ("0", "1", "2"))
+    together = RedClassifier(**QUICK, risk=0.1, by="all", budget="routing").fit(X[:800], y[:800], domains=domains)
+    assert together.model_.control is not None
+    assert (together.model_.control.by, together.model_.control.budget) == ("all", "routing")
+    together.calibrate(by="domain", budget="harm", risk=0.1)
+    assert np.array_equal(together.predict(X[800:]), classifier.predict(X[800:]))
+    found = RedClassifier(**QUICK, risk=0.1, by="domain").fit(X[:800], y[:800])  # clusters share labels
+    assert found.model_.control is not None
+    assert found.model_.control.by == "domain"
+    assert len(found.predict(X[800:])) == 400
 
 
 def test_a_risk_that_the_data_do_not_support_is_refused() -> None:

@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_consistent_length, column_or_1d, vali
 from torch import Tensor
 
 from redx.composition.rules import RULES, Rule
+from redx.composition.risk import BUDGETS, BY
 from redx.data.clusters import cluster_domains
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError
@@ -27,6 +28,7 @@ CHOICES: dict[str, Callable[[], Iterable[str]]] = {  # looked up when they are n
     "rule": lambda: RULES,
     "experts": lambda: ("risk", "anchored", "plain"),
     "router": lambda: (KEYS, *ROUTERS),
+    "budget": lambda: BUDGETS,
 }
 
 
@@ -45,6 +47,8 @@ def check_choices(estimator: RedClassifier) -> None:
 def check_parameters(estimator: RedClassifier) -> None:
     """Refuse parameters that cannot be used."""
     check_choices(estimator)
+    if estimator.by is not None and estimator.by not in BY:
+        raise InvalidInput(f"by={estimator.by!r} is not known; choose one of {', '.join(BY)}.")
     for name in ("share", "held_out"):
         value, most = getattr(estimator, name), "at most 1" if name != "held_out" else "below 1"
         if not isinstance(value, Real) or not 0 < float(value) <= 1 or (name == "held_out" and value == 1):

@@ -75,6 +75,13 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         examples support.
     confidence
         None: the risk is kept on average over held-out sets. Otherwise it is kept with this probability.
+    by
+        `domain`: the risk is kept in every domain, so for any mix of them. `all`: over all examples together. None: by
+        domain where `domains` are given and every class belongs to one, else over all. Where domains share classes, a
+        head of the base names the domain of an example.
+    budget
+        Whether the risk bounds all `harm`, or the harm that routers do alone, `routing`: where the expert of the domain
+        is right.
     router
         `keys` are the experts' own ownership scores, so experts can be added and removed; `mlp` and `linear` are
         trained on all domains together and have a fixed number of gates.
@@ -121,6 +128,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         experts: str = "risk",
         risk: float | None = None,
         confidence: float | None = None,
+        by: str | None = None,
+        budget: str = "harm",
         router: str = "keys",
         share: float = 1.0,
         held_out: float = 0.2,
@@ -134,6 +143,8 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         self.experts = experts
         self.risk = risk
         self.confidence = confidence
+        self.by = by
+        self.budget = budget
         self.router = router
         self.share = share
         self.held_out = held_out
@@ -215,7 +226,14 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
             raise InvalidInput(str(error).replace("validation examples", "data or a larger held_out")) from error
 
     def calibrate(
-        self, X: Any = None, y: Any = None, *, risk: float | None = None, confidence: float | None = None
+        self,
+        X: Any = None,
+        y: Any = None,
+        *,
+        risk: float | None = None,
+        confidence: float | None = None,
+        by: str | None = None,
+        budget: str | None = None,
     ) -> RedClassifier:
         """Set the risk of a fitted classifier, on the examples that `fit` held out or on others; nothing is trained.
 
@@ -223,17 +241,17 @@ class RedClassifier(ClassifierMixin, BaseEstimator):
         ----------
         X, y
             Examples that nothing was trained or chosen on; by default those that `fit` held out.
-        risk, confidence
-            As the parameters of the same names.
+        risk, confidence, by, budget
+            As the parameters of the same names; None for `by` and `budget` keeps what they are.
         """
         check_is_fitted(self, "model_")
         if self.experts != "risk":
             raise InvalidInput(f'experts="{self.experts}" has no risk to choose; fit with experts="risk".')
         if X is None:
-            calibration = self.model_.calibrate(risk=risk, confidence=confidence)
+            calibration = self.model_.calibrate(risk=risk, confidence=confidence, by=by, budget=budget)
         else:
             labels = None if y is None else [str(label) for label in column_or_1d(y)]
-            calibration = self.model_.calibrate(X, labels, risk=risk, confidence=confidence)
+            calibration = self.model_.calibrate(X, labels, risk=risk, confidence=confidence, by=by, budget=budget)
         self.risk_ = calibration.risk
         return self
 

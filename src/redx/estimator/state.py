@@ -207,6 +207,8 @@ def build_config(parameters: dict[str, Any], rows: int, domains: int, own_classe
     return ModelConfig(
         risk=parameters["risk"],
         confidence=parameters["confidence"],
+        by=parameters["by"],
+        budget=parameters["budget"],
         banks=banks,
         main={"residual": "risk" if experts == "risk" else kind, "standalone": kind, "pooled": "mlp", "averaged": kind},
         base=BaseConfig(share=parameters["share"], trunk=TrunkConfig(shape="linear")),

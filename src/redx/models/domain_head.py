@@ -59,4 +59,4 @@ def fit_domain_head(shared: Split, names: Sequence[str]) -> DomainHead | None:
 
 def name_domains(head: Tensor, h: Tensor) -> Tensor:
     """Return the domain that the head names for features, (N, E) to (N,)."""
-    return (h @ head[:-1] + head[-1]).argmax(-1)
+    return (h.to(head.dtype) @ head[:-1] + head[-1]).argmax(-1)
