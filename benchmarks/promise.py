@@ -35,7 +35,7 @@ from redx.runs.folder import load_seed, read_config
 from redx.seeding import generator
 from redx.training.datasets import concatenate, read_features, split_validation
 
-DIVISIONS, MIXES = 200, 10_000
+DIVISIONS, BAD_DIVISIONS, MIXES = 200, 40, 10_000  # fewer with bad experts: the mean is over 30 of them
 RED = get_rule("red")
 Change = Callable[[Expert, Expert, torch.Generator], Expert]  # of an expert, given another one
 
@@ -67,8 +67,8 @@ class Seed:
         trials: list[Trial] = []
         if quarantine:
             found, ownership = self.model._outputs(self.choices, self.bank)
-            scored = partial(self._scored, found, ownership, own)
-            trials = try_experts(scored, len(out), self.model.config.risk or 0.01)
+            scored = partial(self._scored, replace(found, gates=ownership), ownership, own)
+            trials = try_experts(scored, len(out), self.model.config.risk or 0.01, claims=True)
             out = torch.tensor([trial.quarantined for trial in trials])
         if forced is not None:
             out[forced] = True
@@ -96,7 +96,9 @@ class Seed:
             yield
 
 
-def divide(parts: Parts, held: int, domains: Tensor, names: tuple[str, ...], risk: float, by: str) -> Tensor:
+def divide(
+    parts: Parts, held: int, domains: Tensor, names: tuple[str, ...], risk: float, by: str, divisions: int = DIVISIONS
+) -> Tensor:
     """Return the figures of every domain, (D, 4): base, RED, RED under any router, and harm; means over divisions.
 
     Parameters
@@ -111,11 +113,13 @@ def divide(parts: Parts, held: int, domains: Tensor, names: tuple[str, ...], ris
         The names of the domains.
     risk, by
         The risk, and whether it is kept over `all` examples or by `domain`.
+    divisions
+        How many divisions are drawn.
     """
     every = RiskControl(risk, by=by).calibrate(parts, class_domains=domains, domain_names=names)
     of_example, draw = domains[parts.true_labels()], generator(0, "divisions")
     found = torch.zeros(len(names), 4, dtype=torch.double)
-    for _ in range(DIVISIONS):
+    for _ in range(divisions):
         rows = torch.randperm(len(parts), generator=draw)
         calibrate, measure = rows[:held], rows[held:]
         settings = {"domains": of_example[calibrate], "class_domains": domains, "domain_names": names, "by": by}
@@ -125,7 +129,7 @@ def divide(parts: Parts, held: int, domains: Tensor, names: tuple[str, ...], ris
         outcomes = harm_outcomes(RED, control.apply(parts.only(measure))).double()
         for domain in range(len(names)):
             found[domain] += outcomes[of_example[measure] == domain].mean(0)
-    return found / DIVISIONS
+    return found / divisions
 
 
 def noise(expert: Expert, other: Expert, draw: torch.Generator) -> Expert:
@@ -209,11 +213,11 @@ def main() -> None:
         show_bad(seeds, options.risk)
 
 
-def _measure(seed: Seed, parts: Parts, risk: float, by: str) -> Tensor:
+def _measure(seed: Seed, parts: Parts, risk: float, by: str, divisions: int = DIVISIONS) -> Tensor:
     domains, names = seed.model._class_domains()
     if domains is None:
         raise RedxError("Classes belong to several domains in this run; give one such as runs/intents.")
-    return divide(parts, seed.held, torch.tensor(domains), tuple(names), risk, by)
+    return divide(parts, seed.held, torch.tensor(domains), tuple(names), risk, by, divisions)
 
 
 def show_domains(seeds: list[Seed], risk: float) -> None:
@@ -238,26 +242,31 @@ def show_domains(seeds: list[Seed], risk: float) -> None:
 def show_bad(seeds: list[Seed], risk: float) -> None:
     """Print what becomes of RED where one expert of all is bad, on average over which one."""
     rows, caught = [], []
+    few = BAD_DIVISIONS
+    alone = {  # by seed and place: what is left without the expert
+        (number, place): _measure(seed, seed.record(forced=place)[0], risk, "domain", few).mean(0)
+        for number, seed in enumerate(seeds)
+        for place in range(len(seed.model.experts))
+    }
     for name, change in KINDS.items():
         figures: list[list[float]] = []
         quarantined = 0
-        for seed in seeds:
+        for number, seed in enumerate(seeds):
             count = len(seed.model.experts)
             for place in range(count):
-                without, _ = seed.record(forced=place)
-                alone = _measure(seed, without, risk, "domain").mean(0)
+                without = alone[number, place]
                 with seed.changed(place, change, (place + 1) % count):
-                    naive = _measure(seed, seed.record(False, False)[0], risk, "all").mean(0)
+                    naive = _measure(seed, seed.record(False, False)[0], risk, "all", few).mean(0)
                     parts, trials = seed.record()
-                    kept = _measure(seed, parts, risk, "domain")
+                    kept = _measure(seed, parts, risk, "domain", few)
                 quarantined += trials[place].quarantined
                 figures.append(
                     [
-                        float(alone[0]),
+                        float(without[0]),
                         float(naive[1]),
-                        float(alone[1]),
+                        float(without[1]),
                         float(kept.mean(0)[1]),
-                        float(kept.mean(0)[1] - alone[1]),
+                        float(kept.mean(0)[1] - without[1]),
                         float(kept[:, 3].max()),
                     ]
                 )

@@ -201,3 +201,30 @@ def test_trials_are_kept_with_the_promise() -> None:
     assert control.at(0.1).trials == tuple(trials)
     assert control.to_json()["trials"][2]["quarantined"] is True
     assert bool((harm_thresholds(RED, scored(parts, out)) < torch.inf).all())
+
+
+def test_an_expert_that_claims_the_examples_of_others_is_found() -> None:
+    parts = draw_parts(300, 5, seed=11)
+    gates = parts.gates.clone()
+    gates[:, 3] = 30.0  # it changes few answers, but nobody else wins the contest
+    quiet = replace(parts, gates=gates, residuals=parts.residuals * 0.01)
+    assert not any(trial.quarantined for trial in try_experts(lambda out: scored(quiet, out), 5, 0.05))
+    trials = try_experts(lambda out: scored(quiet, out), 5, 0.05, claims=True)
+    assert [trial.quarantined for trial in trials] == [False, False, False, True, False]
+    assert trials[3].misclaimed > 200
+    assert "claims" in str(trials[3])
+    copied = parts.gates.clone()
+    copied[:, 1] = copied[:, 2]  # the same claims as another: only the one that they belong to keeps them
+    twice = replace(parts, gates=copied, residuals=parts.residuals * 0.01)
+    found = try_experts(lambda out: scored(twice, out), 5, 0.05, claims=True)
+    assert [trial.quarantined for trial in found] == [False, True, False, False, False]
+    honest = try_experts(lambda out: scored(parts, out), 5, 0.05, claims=True)
+    assert not any(trial.quarantined for trial in honest)
+
+
+def test_an_expert_without_examples_of_its_own_may_claim_some() -> None:
+    parts = draw_parts(300, 5, seed=12)
+    others = parts.only((parts.true_domains() != 4).nonzero()[:, 0])
+    trials = try_experts(lambda out: scored(others, out), 5, 0.05, claims=True)
+    assert trials[4].misclaimed > trials[4].claimed == 0
+    assert not trials[4].quarantined

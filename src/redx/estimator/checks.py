@@ -11,8 +11,8 @@ import torch
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 from torch import Tensor
 
-from redx.composition.rules import RULES, Rule
 from redx.composition.risk import BUDGETS, BY
+from redx.composition.rules import RULES, Rule
 from redx.data.clusters import cluster_domains
 from redx.data.splits import sample_per_group
 from redx.errors import RedxError

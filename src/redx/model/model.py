@@ -1181,7 +1181,10 @@ class Model(nn.Module):
         ]
         self._admitted = frozenset()  # the trials say it from now on
         chosen = DEFAULT_RISK if risk is None else risk
-        return try_experts(lambda out: self._scored(record, ownership, out), len(self.experts), chosen, admitted)
+        claims = self._class_domains()[0] is not None  # else nobody can say which examples are an expert's own
+        record = replace(record, gates=ownership.to(record.gates.dtype))
+        parts_without = partial(self._scored, record, ownership)
+        return try_experts(parts_without, len(self.experts), chosen, admitted, claims=claims)
 
     def _domain_head(self, before: RiskControl | None) -> DomainHead | None:
         """Return the domain head of the base: of the shared examples, or else as it was calibrated before."""

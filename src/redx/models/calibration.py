@@ -56,6 +56,9 @@ class TrialFile(StrictConfig):
     p: float = Field(ge=0, le=1)
     quarantined: bool
     admitted: bool
+    claimed: int = Field(default=0, ge=0)
+    misclaimed: int = Field(default=0, ge=0)
+    p_claims: float = Field(default=1.0, ge=0, le=1)
 
 
 class RiskFile(StrictConfig):

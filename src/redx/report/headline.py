@@ -103,8 +103,8 @@ def told_quarantine(summary: Summary) -> str:
     if not out:
         return ""
     if len(out) == 1:
-        return f"{out[0]} is in quarantine, with the weight zero, since it harms more than it helps."
-    return f"{joined(out)} are in quarantine, with the weight zero, since they harm more than they help."
+        return f"{out[0]} is in quarantine, with the weight zero, since it does more harm than good."
+    return f"{joined(out)} are in quarantine, with the weight zero, since they do more harm than good."
 
 
 def four_figures(run: RunFigures) -> tuple[Tile, ...]:

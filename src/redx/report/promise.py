@@ -128,15 +128,21 @@ def _quarantine_table(summary: Summary) -> Table:
             one["examples"],
             one["helped"],
             one["harmed"],
-            one["p"],
+            one["claimed"],
+            one["misclaimed"],
+            min(one["p"], one["p_claims"]),
         )
         for one in summary.get("quarantine", [])
     )
     note = (
-        "An expert that makes more choice examples wrong than right, where it is confident, is composed with weight "
-        "zero until its owner mends it; p: the chance of so many if it did as much good as harm. `redx calibrate RUN "
+        "An expert that makes more choice examples wrong than right, where it is confident, or claims more examples of "
+        "others than of its own, is composed with weight zero until its owner mends it; p: the chance of so many "
+        "if it did as much good as harm. `redx calibrate RUN "
         "--admit NAME` lets it take part."
     )
     return Table(
-        "Experts in quarantine", ("expert", "seed", "state", "choice examples", "helped", "harmed", "p"), rows, note
+        "Experts in quarantine",
+        ("expert", "seed", "state", "choice examples", "helped", "harmed", "own claimed", "others claimed", "p"),
+        rows,
+        note,
     )

@@ -136,9 +136,13 @@ def quarantine_of(run: Path, seed: int | None = None) -> dict[str, dict[str, Any
         calibration = read_calibration(run / f"seed-{number}")
         for name, trial in describe_quarantine(calibration).items() if calibration is not None else ():
             known = found.get(name)
-            if known is None or (trial["quarantined"], -trial["p"]) > (known["quarantined"], -known["p"]):
+            if known is None or _weight(trial) > _weight(known):
                 found[name] = trial | {"seed": number}
     return found
+
+
+def _weight(trial: dict[str, Any]) -> tuple[bool, float]:
+    return trial["quarantined"], -min(trial["p"], trial["p_claims"])
 
 
 def _read(run: Path, seed: int) -> RiskControl:

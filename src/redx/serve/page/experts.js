@@ -16,10 +16,16 @@ export function showExperts(node, diffNode, toggle) {
       ...Object.entries(expert.training).filter(([, value]) => value !== null).slice(0, 2).map(([name, value]) => [`training: ${name}`, number(value)]),
       ["parameters", number(expert.parameters)], ["stored as", expert.dtype], ["fingerprint", expert.hash.slice(0, 12)],
       ["trained on base", expert.trained_on ? expert.trained_on.slice(0, 12) : "—"]];
+    const trial = model.risk?.trials?.[model.risk.experts.indexOf(expert.name)];
     return el("li", { class: on ? "card expert" : "card expert off" },
       el("div", { class: "top" }, el("h3", { id: `expert-${k}` }, expert.name),
         el("input", { type: "checkbox", role: "switch", class: "switch", checked: on, disabled: last, "data-expert": expert.name,
           "aria-labelledby": `expert-${k}`, onchange: () => toggle(expert.name) })),
+      trial?.quarantined ? el("p", { class: "quarantine" }, el("span", { class: "tag bad" }, "in quarantine"),
+        trial.p_claims < trial.p
+          ? ` weight zero: of ${number(trial.examples)} choice examples, it claims ${number(trial.misclaimed)} of other domains and ${number(trial.claimed)} of its own.`
+          : ` weight zero: of ${number(trial.examples)} choice examples, where it is confident, it makes ${number(trial.harmed)} wrong that the base answers correctly and ${number(trial.helped)} right that the base does not.`) : null,
+      trial?.admitted && !trial.quarantined ? el("p", { class: "note" }, "Admitted: it takes part whatever its trial says.") : null,
       classes.length ? el("p", { class: "note" }, `${classes.length} class${classes.length > 1 ? "es" : ""}: ${classes.slice(0, 3).join(", ")}${classes.length > 3 ? " …" : ""}`) : null,
       el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
   })));

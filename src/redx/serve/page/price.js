@@ -1,6 +1,6 @@
 // The view Price of safety: a slider for the risk with its figures on choice examples, and once what stands now on the test split.
 
-import { el, fill, percent } from "./dom.js";
+import { el, fill, number, percent } from "./dom.js";
 import { pricePlot } from "./draw.js";
 import { currentRule, request, run, settingQuery, state, writeAddress } from "./state.js";
 
@@ -54,6 +54,12 @@ function draw(node, price, apply) {
     fill(plot, pricePlot(rows, price.base, risk, price.risk, plot.clientWidth || 960));
   }
   const now = price.now;
+  const byDomain = ({ domains, budget }) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The promise in every domain" }, el("table", { id: "price-domains" },
+    el("thead", {}, el("tr", {}, ["domain", "calibrated on", "base", "clean", "any router", budget === "routing" ? "harm by routers" : "harm", "95 %"].map((name) => el("th", { scope: "col" }, name)))),
+    el("tbody", {}, Object.entries(domains).map(([name, one]) => el("tr", {}, el("td", {}, name),
+      el("td", { class: "number" }, `${number(one.calibration)}${one.cutoff === null ? " (silent)" : one.together.length ? " (shared)" : ""}`),
+      ...[one.base, one.clean, one.worst, budget === "routing" ? one.routing_harm : one.harm].map((value) => el("td", { class: "number" }, typeof value === "number" ? percent(value, 2) : "—")),
+      el("td", { class: "number" }, typeof one.low === "number" ? `${percent(one.low, 2)} to ${percent(one.high, 2)}` : "—"))))));
 
   fill(node, el("div", { class: "card" }, el("div", { class: "slider" }, el("label", { for: "risk" }, "Risk"), slider, output), text, figures),
     el("div", { class: "card" }, el("h2", {}, `What safety costs: rule ${price.rule} on ${price.examples.toLocaleString("en")} choice examples`), plot),
@@ -61,6 +67,8 @@ function draw(node, price, apply) {
       el("dl", { class: "figures" }, figure("promise", "risk promised", now.risk, now.confidence ? `with probability ${now.confidence}` : "on average"),
         figure("clean", "clean accuracy", now.clean), figure("worst", "under the worst router", now.worst), figure("base", "base alone", now.base),
         figure("worst", "harm", now.harm, `95 %: ${percent(now.low, 2)} to ${percent(now.high, 2)}`)),
-      el("p", { class: "note" }, `${now.by === "domain" ? "Every domain has a cut-off of its own" : now.cutoff === null ? "No finite cut-off is needed" : `The cut-off is ${now.cutoff.toFixed(3)}`}, as ${now.calibration} calibration examples say. Slider and switches do not change these figures.`)));
+      el("p", { class: "note" }, `${now.by === "domain" ? "Every domain has a cut-off of its own" : now.cutoff === null ? "No finite cut-off is needed" : `The cut-off is ${now.cutoff.toFixed(3)}`}, as ${now.calibration} calibration examples say. Slider and switches do not change these figures.`),
+      Object.values(now.quarantine ?? {}).some((one) => one.quarantined) ? el("p", { class: "note" }, `In quarantine, with weight zero: ${Object.entries(now.quarantine).filter(([, one]) => one.quarantined).map(([name]) => name).join(", ")}.`) : null,
+      now.domains ? byDomain(now) : null));
   update();
 }
