@@ -170,8 +170,15 @@ def show_owners(figures: dict[str, Any]) -> None:
         say(f"No owner sent thresholds of {', '.join(lacking)}: the experts are silent there.")
     if few := [name for name in figures["owners"] if domains[name]["cutoff"] is None and name not in lacking]:
         say(
-            f"Nothing is allowed at the risk {risk:g} by the examples of {', '.join(few)}: the experts are silent there."
+            f"The examples of {', '.join(few)} are too few for the risk {risk:g}, or all show harm: the experts are "
+            "silent there."
         )
+
+
+def say_owners(owners: list[str]) -> None:
+    """Name the domains whose owners calibrated a run; nothing where none did."""
+    if owners:
+        say(f"Calibrated by the owners of {', '.join(owners)}, on examples that only they have.")
 
 
 def show_quarantine(trials: dict[str, dict[str, Any]]) -> None:

@@ -1,8 +1,8 @@
 """Thresholds that owners compute where their examples are, as files, and the risk control that they make together.
 
-The cut-off of a domain follows from the thresholds of its own examples alone. So every owner measures the composed model
-on examples that nobody else has seen, and sends a threshold for each, in ascending order, instead of the examples. The
-cut-offs are those of a calibration on all examples in one place, bit for bit, in whatever order the files come.
+The cut-off of a domain follows from the thresholds of its own examples alone. So every owner measures the composed
+model on examples that nobody else has seen, and sends a threshold for each, in ascending order, instead of the
+examples. The cut-offs are those of a calibration on all examples in one place, in whatever order the files come.
 
 At an example of domain d whose base is right, the cut-off is that of d. So the harm in d depends on no other owner's
 file: who sends wrong thresholds, or has trained an expert on the examples that they are of, voids the promise of their

@@ -67,6 +67,7 @@ def risk_tile(run: RunFigures) -> Tile:
         return Tile("risk", (("", _figure(harm)),), note)
     harm, risk = promise["harm"], promise["risk"]
     state, word = risk_state(harm["mean"], harm["low"], risk)
+    word += ", by the owners' own examples" if promise.get("owners") else ""
     return Tile("harm of the worst router", (("", _figure(harm["mean"])),), f"promised ≤ {risk:.4g}: {word}", state)
 
 

@@ -121,8 +121,9 @@ def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
     -------
     dict
         risk, confidence, by, budget, cutoff (None: infinite, or one for each domain), calibration (number of examples,
-        or of groups of them), `owners` (the domains whose owners computed the thresholds), the figures of `harm_figures`, `quarantine`, as `describe_quarantine` returns it, and by
-        domain `domains`, as `RiskControl.by_domain` returns them.
+        or of groups of them), owners (domains whose owners computed the thresholds), the figures of `harm_figures`,
+        `quarantine`, as `describe_quarantine` returns it, and by domain `domains`, as `RiskControl.by_domain` returns
+        them.
     """
     return {
         "risk": calibration.risk,
@@ -157,6 +158,14 @@ def quarantine_of(run: Path, seed: int | None = None) -> dict[str, dict[str, Any
             if known is None or (trial["quarantined"], -trial["p"]) > (known["quarantined"], -known["p"]):
                 found[name] = trial | {"seed": number}
     return found
+
+
+def owners_of(run: Path, seed: int | None = None) -> list[str]:
+    """Return the domains whose owners calibrated a seed of a run, or any of its seeds, where none is chosen."""
+    config = read_config(run)
+    numbers = config.seeds if seed is None else (choose_seed(run, seed)[1],)
+    controls = [read_calibration(run / f"seed-{number}") for number in numbers if config.controlled_bank]
+    return sorted({name for control in controls if control is not None for name in control.owners})
 
 
 def _read(run: Path, seed: int) -> RiskControl:

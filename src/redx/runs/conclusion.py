@@ -216,6 +216,7 @@ def _with_risk(rules: dict[str, Any], config: RunConfig, results: list[SeedResul
             "by": kept[0].by,
             "cutoff": None if None in cutoffs else fmean(float(value or 0) for value in cutoffs),
             "calibration": min(calibration.units for calibration in kept),
+            "owners": sorted({name for calibration in kept for name in calibration.owners}),
             "harm": {"mean": harm, "low": low, "high": high},
             "active": fmean(_active(one.parts.banks[bank_id], rule.adversary) for one in results),
         }

@@ -1,4 +1,4 @@
-"""Calibrate where the data are: an owner's thresholds as a file, and a finished run that is calibrated from such files."""
+"""Calibrate where the data are: an owner's thresholds as a file, and a finished run calibrated from such files."""
 
 from __future__ import annotations
 
