@@ -1,4 +1,4 @@
-"""Thresholds of owners: the same cut-offs as in one place, a file that tells no order, and a promise nobody else voids."""
+"""Thresholds of owners: the cut-offs of one place, files that tell no order, a promise that nobody else voids."""
 
 from __future__ import annotations
 
@@ -228,13 +228,12 @@ def test_an_expert_that_memorised_its_owners_file_voids_no_other_promise() -> No
     source = generator(0, "calibrations")
     for number in range(ROUNDS):
         # the expert is silent on the very examples that its owner calibrates with, and the others are not known to it
-        drawn = [
-            take(pool, torch.randint(pool.examples, (SIZE,), generator=source)) for pool in (fooled, *fresh[1:])
-        ]
+        drawn = [take(pool, torch.randint(pool.examples, (SIZE,), generator=source)) for pool in (fooled, *fresh[1:])]
         files = {name: own_thresholds(control) for name, control in zip(NAMES, drawn, strict=True)}
         by_owner = joined(files, RISK).domain_cutoffs("simplex")
         central = RiskControl.from_thresholds(
-            {region: torch.cat([control.thresholds[region] for control in drawn]) for region in ("simplex", "box")}, RISK
+            {region: torch.cat([control.thresholds[region] for control in drawn]) for region in ("simplex", "box")},
+            RISK,
         ).cutoffs.simplex
         for index, pool in enumerate(fresh):  # the pool is the distribution, so this is the expected harm itself
             thresholds = pool.thresholds["simplex"]
