@@ -131,9 +131,9 @@ def test_domains_without_a_file_or_with_one_example_are_silent(files: dict[str, 
 
 
 def test_promises_of_owners_are_not_mixed(files: dict[str, OwnerFile]) -> None:
-    for change in ({"by": "all"}, {"small": "merge"}):
+    for by, small in (("all", None), (None, "merge")):
         with pytest.raises(RedxError, match="each domain keeps the risk by itself"):
-            joined(files).at(0.05, **change)
+            joined(files).at(0.05, by=by, small=small)
     again = joined(files).calibrate(draw(600, 0), **KNOWN)
     assert not again.owners
 
