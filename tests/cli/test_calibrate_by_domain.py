@@ -12,8 +12,11 @@ from sklearn.datasets import load_digits
 import redx
 from helpers.commands import Ask, refused, succeeded
 from helpers.own_data import write_arrays
+from redx.io.files import write_json, write_tensors
+from redx.io.safetensors_files import read_tensors
 from redx.runs.folder import load_seed, read_config
 from redx.runs.parts import read_parts
+from redx.runs.transaction import edit
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,38 @@ def test_back_to_all_examples_restores_every_cutoff(run: Path, ask: Ask) -> None
     assert json.loads(succeeded(ask("calibrate", run, "--risk", 0.05, "--by", "all", "--json"))) == before
 
 
-def test_domains_that_share_classes_are_refused(clouds_copy: Path, ask: Ask) -> None:
-    refused(ask("calibrate", clouds_copy, "--by", "domain"), "not calibrated by domain")
+def test_domains_that_share_classes_are_named_by_the_base(clouds_copy: Path, ask: Ask, tmp_path: Path) -> None:
+    before = json.loads(succeeded(ask("calibrate", clouds_copy, "--risk", 0.2, "--json")))
+    assert before["0"]["by"] == "all"
+    figures = json.loads(succeeded(ask("calibrate", clouds_copy, "--risk", 0.2, "--by", "domain", "--json")))["0"]
+    assert sum(one["calibration"] for one in figures["domains"].values()) == figures["calibration"]
+    counted = [sum(count["examples"] for count in (one, one["true"])) for one in figures["domains"].values()]
+    assert sum(counted) == 2 * len(next(iter(read_parts(clouds_copy, 0).banks.values())))
+    told = succeeded(ask("calibrate", clouds_copy, "--risk", 0.2, "--by", "domain"))
+    assert "for which the base names the domain" in " ".join(told.split())
+    model = redx.load(clouds_copy)
+    x = torch.randn(40, model.base.width)
+    named = model.parts_of(x, model.rule_and_bank()[1]).named
+    assert named is not None
+    assert len(named.unique()) > 1
+    stored = next(parts for bank, parts in read_parts(clouds_copy, 0).banks.items() if str(bank) == "residual/risk")
+    assert stored.named is not None
+    model.save_pretrained(tmp_path / "saved", shared=False, calibration=False)
+    again = redx.load(tmp_path / "saved")
+    assert torch.equal(again.parts_of(x, again.rule_and_bank()[1]).named, named)  # pyright: ignore
+    assert json.loads(succeeded(ask("calibrate", clouds_copy, "--risk", 0.2, "--by", "all", "--json"))) == before
+    refused(ask("calibrate", clouds_copy, "--by", "owner"), "by all or by domain")
+
+
+def test_a_run_without_domains_is_refused_by_domain(clouds_copy: Path, ask: Ask) -> None:
+    file = clouds_copy / "seed-0" / "thresholds.safetensors"
+    tensors = read_tensors(file)
+    for name in ("domains", "domain_head"):
+        del tensors[name]
+    about = clouds_copy / "seed-0" / "risk.json"
+    content = {name: value for name, value in json.loads(about.read_text()).items() if name != "domains"}
+    with edit(clouds_copy / "seed-0") as transaction:
+        write_tensors(transaction.new("thresholds.safetensors"), tensors)
+        write_json(transaction.new("risk.json"), content)
+    refused(ask("calibrate", clouds_copy, "--by", "domain"), "knows no domains")
     refused(ask("calibrate", clouds_copy, "--by", "owner"), "by all or by domain")

@@ -134,7 +134,7 @@ def test_the_fifteen_lines_of_the_readme_keep_their_promise() -> None:
     shared = model.base.classify(model.embed(x[1500:])).argmax(1) == y[1500:]  # before anybody's statistics
     assert figures["clean"] > float(shared.double().mean()) + 0.01
     assert figures["base"] > float(shared.double().mean()) + 0.01
-    assert figures["clean"] >= figures["base"]
+    assert figures["clean"] >= figures["base"] - model.control.risk
     assert figures["low"] <= 0.01  # the exact lower bound of the harm
     assert [one.answer for one in model.explain(x[1500:1505])] == model.predict(x[1500:1505])
 

@@ -111,8 +111,16 @@ def test_domains_that_share_labels(test: Examples) -> None:
         model.add_expert(name, test.x[:90].flatten(1), test.y[:90])
     assert model.info.domains == ("left", "right")
     assert model.config.ownership.kind == "binary"
-    model.calibrate(test.x.flatten(1), test.y)
+    control = model.calibrate(test.x.flatten(1), test.y)
+    assert control.by == "all"
     assert len(model.predict(test.x.flatten(1))) == 300
+    control = model.calibrate(test.x.flatten(1), test.y, by="domain")  # the domain that the base names
+    assert control.domain_names == ("left", "right")
+    parts = model.parts(test.x.flatten(1))
+    assert parts.named is not None
+    assert torch.equal(torch.stack(parts.cutoffs), torch.stack(control.cutoffs_for(parts.base, parts.named)))  # pyright: ignore
+    with pytest.raises(RedxError, match="by='all' before the export"):
+        model.head()
 
 
 # --- algebra

@@ -67,7 +67,7 @@ def test_a_saved_model_leaves_out_calibration_and_shared_examples_where_asked(cl
     model.save_pretrained(tmp_path / "owners", calibration=False)
     model.save_pretrained(tmp_path / "public", calibration=False, shared=False)
     files = {name: {path.name for path in (tmp_path / name).iterdir()} for name in ("whole", "owners", "public")}
-    assert files["whole"] - files["owners"] == {"calibration.safetensors"}
+    assert files["whole"] - files["owners"] == {"calibration.safetensors", "choices.safetensors"}
     assert files["owners"] - files["public"] == {"shared.safetensors"}
     assert model.calibration_set is not None
     held = rows_of(model.calibration_set().inputs)

@@ -151,11 +151,20 @@ def show_risk(figures: dict[str, Any] | None, title: str) -> None:
     rows[0][2] += ", of the harm by routers" if figures["budget"] == "routing" else ", of all harm"
     show_table(["", "value", ""], rows, title)
     show_quarantine(figures["quarantine"])
-    if domains := figures.get("domains"):
-        show_table(
-            ["domain", "calibrated on", "base", "red", "any router", "harm", "by routers"],
-            _domain_rows(domains),
-            "By domain",
+    if not (domains := figures.get("domains")):
+        return
+    named = any("true" in one for one in domains.values())
+    show_table(
+        ["domain", "calibrated on", "base", "red", "any router", "harm", "by routers"],
+        _domain_rows(domains),
+        "By domain that the base names" if named else "By domain",
+    )
+    if named:
+        rows = [[name, *_interval(one["true"])] for name, one in domains.items() if "true" in one]
+        show_table(["true domain", "examples", "harm", "95 %"], rows, "By true domain")
+        say(
+            "The domains share classes, so the risk is kept among examples for which the base names the domain; among "
+            "those that belong to it, the harm is measured and not bounded."
         )
         show_owners(figures)
 
@@ -194,6 +203,13 @@ def show_quarantine(trials: dict[str, dict[str, Any]]) -> None:
             )
         else:
             say(f"{name} is admitted by you: {why}.")
+
+
+def _interval(true: dict[str, Any]) -> list[str]:
+    """Return the number of examples of a true domain, their harm and its interval."""
+    if true["harm"] is None:
+        return ["0", "—", "—"]
+    return [str(true["examples"]), f"{true['harm']:.4f}", f"{true['low']:.4f}-{true['high']:.4f}"]
 
 
 def _domain_rows(domains: dict[str, dict[str, Any]]) -> list[list[str]]:

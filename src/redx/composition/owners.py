@@ -118,7 +118,7 @@ def own_thresholds(
     >>> {name: one.examples for name, one in sent.domains.items()}
     {'here': 2, 'there': 1}
     """
-    if control.domains is None:
+    if control.domains is None or control.class_domains is None:
         raise RedxError(
             "Some classes belong to several domains or to none, so labels do not name the domain of their owner; "
             "calibrate this model where all examples are, with by='all'."

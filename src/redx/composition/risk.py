@@ -457,6 +457,9 @@ class RiskControl:
         By domain: the domain of every class, (C,), and the names of the domains.
     owners
         The domains whose owners computed the thresholds of their own examples; empty where they come from one place.
+    head
+        Where domains share classes: what names the domain of an example from its features, kept here for the model
+        that computes `Parts.named` with it.
     thresholds
         The threshold of every calibration example, (n,), by region of the adversary: simplex and box; empty before
         `calibrate`.
@@ -510,6 +513,7 @@ class RiskControl:
         self.class_domains: Tensor | None = None
         self.domain_names: tuple[str, ...] = ()
         self.owners: tuple[str, ...] = ()
+        self.head: Tensor | None = None
         self._by_domain: dict[str, Tensor] | None = None
         self.thresholds: dict[str, Tensor] = {}
         self.groups: Tensor | None = None
@@ -622,21 +626,34 @@ class RiskControl:
             self._by_domain[region] = found
         return self._by_domain[region]
 
-    def cutoffs_for(self, base: Tensor) -> Cutoffs:
+    def cutoffs_for(self, base: Tensor, named: Tensor | None = None) -> Cutoffs:
         """Return the cut-offs of examples, given the logits of the base, (N, C).
 
-        By domain there is one for each example: that of the domain of the base's answer. A class that belongs to no
-        domain silences the experts.
+        By domain there is one for each example: that of the domain of the base's answer or, where domains share
+        classes, of the domain that `named`, (N,), says. A class that belongs to no domain silences the experts.
         """
         if self.by == "all":
             return self.cutoffs
         self._check_calibrated()
-        assert self.class_domains is not None
-        unknown = max(0, base.shape[1] - len(self.class_domains))
-        domains = torch.nn.functional.pad(self.class_domains, (0, unknown), value=-1)[base.argmax(-1).cpu()]
+        if self.class_domains is None:
+            domains = self._named(named).cpu()
+        else:
+            unknown = max(0, base.shape[1] - len(self.class_domains))
+            domains = torch.nn.functional.pad(self.class_domains, (0, unknown), value=-1)[base.argmax(-1).cpu()]
         found = (self.domain_cutoffs(region)[domains.clamp_min(0)] for region in Cutoffs._fields)
         silent = domains < 0
         return Cutoffs(*(values.masked_fill(silent, math.inf).to(base.device) for values in found))
+
+    def _named(self, named: Tensor | None) -> Tensor:
+        """Return the domains that the base names, (N,), or say that they are needed."""
+        if named is None:
+            raise RedxError(
+                "The domains share classes, so the risk by domain needs the domain that the base names for every "
+                "example; give Parts(named=…), or choose by='all'."
+            )
+        if len(named) and not 0 <= int(named.amin()) <= int(named.amax()) < len(self.domain_names):
+            raise RedxError("Parts.named counts other domains than were calibrated; give those of the calibration.")
+        return named
 
     def cutoff_in(self, region: str) -> float | None:
         """Return the one cut-off of a region; None where it is infinite, or each domain has its own."""
@@ -672,12 +689,14 @@ class RiskControl:
         mistakes: Tensor | None = None,
         trials: Sequence[Trial] = (),
         owners: Sequence[str] = (),
+        head: Tensor | None = None,
     ) -> Self:
         """Return a control of measurements that were made before, such as those of a file; see the attributes."""
         control = cls(risk, confidence, score, by, small, budget)
         control.domains, control.class_domains, control.domain_names = domains, class_domains, tuple(domain_names)
         control.thresholds, control.groups, control.answers = thresholds, groups, answers
-        control.mistakes, control.trials, control.owners = mistakes, tuple(trials), tuple(owners)
+        control.mistakes, control.trials, control.head = mistakes, tuple(trials), head
+        control.owners = tuple(owners)
         control.experts = tuple(experts)
         control.names = tuple(names) or tuple(expert.name for expert in experts)
         return control
@@ -691,6 +710,7 @@ class RiskControl:
         class_domains: Sequence[int] | Tensor | None = None,
         domain_names: Sequence[str] = (),
         trials: Sequence[Trial] = (),
+        head: Tensor | None = None,
     ) -> Self:
         """Measure held-out examples and set the cut-offs; returns the control itself.
 
@@ -704,10 +724,13 @@ class RiskControl:
             scores.
         class_domains, domain_names
             The domain of every class as an index, (C,), and the names of the domains, by default their indices. With
-            them the risk can be controlled by domain, now or with `at`.
+            them the risk can be controlled by domain, now or with `at`. Where domains share classes, the names alone:
+            `Parts.named` then says which domain the base names for an example.
         trials
             How every expert did on examples that are for choices, as `try_experts` returns it. The confidences of
             those in quarantine are minus infinity already.
+        head
+            What computes `Parts.named` from features, to be kept with the calibration.
 
         Raises
         ------
@@ -715,8 +738,11 @@ class RiskControl:
             If no label is known, if there are too few examples for the risk, if the risk is to be controlled by
             domain and classes belong to none, or if the budget is `routing` and domains are not known.
         """
-        self.class_domains, self.domain_names, self.domains = None, (), None
-        if self.by == "domain" or (class_domains is not None and min(map(int, class_domains), default=-1) >= 0):
+        self.class_domains, self.domain_names, self.domains, self.head = None, (), None, head
+        by_name = class_domains is None and len(domain_names) > 0
+        if by_name:
+            self.domain_names = tuple(map(str, domain_names))
+        elif self.by == "domain" or (class_domains is not None and min(map(int, class_domains), default=-1) >= 0):
             self._set_domains(class_domains, domain_names)
         found_domains: list[Tensor] = []
         mistakes: list[Tensor] | None = []
@@ -732,7 +758,7 @@ class RiskControl:
             if len(parts):
                 parts = parts if given else self._scored(parts)
                 groups.append(parts.groups)
-                if self.class_domains is not None:
+                if self.domain_names:
                     found_domains.append(self.domains_of(parts))
                 for region, rule in REGIONS.items():
                     thresholds[region].append(harm_thresholds(rule, parts))
@@ -744,7 +770,7 @@ class RiskControl:
             self.score = _logits_score(self.score)
         self.thresholds = {region: torch.cat(values or [torch.empty(0)]) for region, values in thresholds.items()}
         self.groups, self._cutoffs, self._by_domain = _join_groups(groups), None, None
-        if self.class_domains is not None:
+        if self.domain_names:
             self.domains = torch.cat(found_domains or [torch.empty(0, dtype=torch.int64)])
         self.mistakes = torch.cat(mistakes) if mistakes else None
         self.experts, self.answers, self.trials = tuple(experts), answers, tuple(trials)
@@ -774,10 +800,15 @@ class RiskControl:
             raise RedxError(f"There are {count} domains, and {len(self.domain_names)} names; name all of them.")
 
     def domains_of(self, parts: Parts) -> Tensor:
-        """Return the domain of every example, (N,), which its label names; they count as `domain_names` does."""
-        assert self.class_domains is not None
+        """Return the domain of every example, (N,); they count as `domain_names` does.
+
+        Its label names it or, where domains share classes, the base does: then the risk is kept in each group of
+        examples for which the base names the same domain.
+        """
         if parts.groups is not None:
             raise RedxError("Risk by domain counts single examples; leave out the groups, or choose by='all'.")
+        if self.class_domains is None:
+            return self._named(parts.named).cpu()
         labels = parts.true_labels()
         if parts.base.shape[1] == 1 or int(labels.max()) >= len(self.class_domains):
             raise RedxError("Some labels are no classes of a domain; give the domain of every class, or by='all'.")
@@ -828,7 +859,8 @@ class RiskControl:
         if isinstance(record, Parts):
             controlled = self._with_confidences(record)
             assert controlled.confidences is not None
-            return controlled.with_confidences(controlled.confidences, self.cutoffs_for(controlled.base))
+            cutoffs = self.cutoffs_for(controlled.base, controlled.named)
+            return controlled.with_confidences(controlled.confidences, cutoffs)
         return in_pieces(record).map(self.apply)
 
     def report(self, record: Record, rule: Rule | str = "red") -> dict[str, Any]:
@@ -886,11 +918,14 @@ class RiskControl:
             `calibration`: its calibration examples; `together`: the domains that it shares a cut-off with; `cutoff`,
             None where its experts are silent; `examples` with a label of this domain; `base`, `clean` and `worst`
             accuracy, `harm` and `routing_harm` on them with the exact interval from `low` to `high` of what the budget
-            bounds, None where there are none.
+            bounds, None where there are none. Where domains share classes, all of this is said of the examples for
+            which the base names the domain, and `true` of those that belong to it: `examples`, `harm`, `low` and
+            `high`, which the risk does not bound.
         """
         rule = get_rule(rule)
         region, counts = controlled_region(rule), self.domain_counts
         outcomes, domains = [torch.empty(0, 5, dtype=torch.bool)], [torch.empty(0, dtype=torch.int64)]
+        true_domains: list[Tensor] = []
         for piece in in_pieces(record):
             parts = self.apply(piece).labelled()
             if len(parts):
@@ -898,6 +933,8 @@ class RiskControl:
                 routing = found[:, 3] if parts.domains is None else found[:, 3] & ~own_mistakes(parts)
                 outcomes.append(torch.cat([found, routing[:, None]], -1).cpu())
                 domains.append(self.domains_of(parts))
+                if parts.domains is not None:
+                    true_domains.append(parts.domains.cpu())
         every, of_example = torch.cat(outcomes).double(), torch.cat(domains)
         figures: dict[str, dict[str, Any]] = {}
         for group in self.merged:
@@ -914,7 +951,20 @@ class RiskControl:
                     **{"base": base, "clean": clean, "worst": worst, "harm": harm, "low": low, "high": high},
                     "routing_harm": routing,
                 }
+        if self.class_domains is None and sum(map(len, true_domains)) == len(every):
+            true = torch.cat([torch.empty(0, dtype=torch.int64), *true_domains])
+            for name, one in figures.items():
+                where = true == (self.names.index(name) if name in self.names else -2)
+                one["true"] = self._of_true_domain(every[where])
         return {name: figures[name] for name in self.domain_names}
+
+    def _of_true_domain(self, outcomes: Tensor) -> dict[str, Any]:
+        """Return the number of these examples and what the budget bounds, with its exact interval."""
+        if not len(outcomes):
+            return {"examples": 0, "harm": None, "low": None, "high": None}
+        harmed = int(outcomes[:, 3 if self.budget == "harm" else 4].sum())
+        low, high = exact_interval(harmed, len(outcomes))
+        return {"examples": len(outcomes), "harm": harmed / len(outcomes), "low": low, "high": high}
 
     def at(
         self,
@@ -951,10 +1001,10 @@ class RiskControl:
         every_alone = risk is not None and (by, small) == ("domain", "silent")  # too few in a domain: it is silent
         chosen = risk if every_alone else supported_risk(risk, self.units, held, unit=self._unit)
         checked = type(self)(chosen, confidence, self.score, by, small, budget or self.budget)
-        if checked.by == "domain" and self.class_domains is None:
+        if checked.by == "domain" and self.domains is None:
             raise RedxError(
-                "This model was not calibrated by domain: its domains share classes, or an older version made it; "
-                "choose by='all', or calibrate it anew."
+                "This model knows no domains to keep the risk in: its shared examples do not say theirs, or an older "
+                "version calibrated it; choose by='all', or calibrate it anew."
             )
         other = copy.copy(self)
         vars(other).update({name: getattr(checked, name) for name in ("_risk", *SETTINGS)})

@@ -65,6 +65,11 @@ class ComposedHead(nn.Module):
             answers, silent = library.own_classes(), calibration.quarantined
             self.answers = None if answers is None else nn.Buffer(answers)  # (K, C)
             self.silent = None if silent is None else nn.Buffer(silent)  # (K,)
+            if calibration.by == "domain" and calibration.head is not None:
+                raise RedxError(
+                    "A head whose risk is kept by domain cannot be exported where domains share classes; calibrate the "
+                    "model with by='all' before the export."
+                )
             classes = torch.eye(base.known) if base.known > 1 else torch.zeros(1, 1)
             cutoff = getattr(calibration.cutoffs_for(classes), rule.adversary or "simplex")
             if not isinstance(cutoff, Tensor):

@@ -38,6 +38,7 @@ from redx.models.backbones.base import Encoder
 from redx.models.banks import Bank, run_bank
 from redx.models.base import Base
 from redx.models.classes import add_floor, check_new_classes, extend_base
+from redx.models.domain_head import DomainHead, fit_domain_head, name_domains
 from redx.models.encoder import FEATURES, FeatureTrunk, ModuleEncoder, build_encoder, count_rows
 from redx.models.expert import Expert
 from redx.models.fingerprint import fingerprint_base
@@ -53,6 +54,7 @@ from redx.training.router import train_router
 Inputs = Any  # what a user asks about: texts, images, features, pairs of numbers, or what the user's backbone reads
 Backbone = nn.Module | Callable[[Any], Tensor] | str | None
 MIN_EXAMPLES = 8  # that an expert can be trained on
+UNOWNED = "no expert"  # the domain of classes that no expert has examples of
 
 log = logging.getLogger("redx")
 
@@ -194,6 +196,7 @@ class Model(nn.Module):
         self.anchor_data: Callable[[], Split] | None = None
         self.choices: Callable[[], Split] | None = None
         self.shared_only: ExpertLibrary | None = None
+        self._head: tuple[Callable[[], Split], DomainHead | None] | None = None  # of these shared examples
         self._control_model: Model | None = None  # of the experts in `shared_only`
         self._admitted: frozenset[str] = frozenset()
         self.compared: dict[BankId, RiskControl] = {}
@@ -641,7 +644,7 @@ class Model(nn.Module):
         if not self._has_control(bank_id) or not len(self.experts):
             return parts
         ownership = self.experts.ownership_scores(h) if ownership is None else ownership
-        return self._with_confidences(parts, bank_id, self.experts, ownership)
+        return self._with_confidences(h, parts, bank_id, self.experts, ownership)
 
     def _in_units(self, outputs: Tensor) -> Tensor:
         """Return outputs of networks in the units of the answers."""
@@ -727,7 +730,7 @@ class Model(nn.Module):
                 if ownership is None
                 else (self.experts, ownership, first)
             )
-            parts = self._with_confidences(parts, bank_id, *known)
+            parts = self._with_confidences(h, parts, bank_id, *known)
         return parts
 
     def explain(self, inputs: Inputs, abstain: float | None = None) -> list[Explanation]:
@@ -873,13 +876,14 @@ class Model(nn.Module):
 
     def _with_confidences(
         self,
+        h: Tensor,
         parts: Parts,
         bank_id: BankId,
         library: ExpertLibrary,
         ownership: Tensor,
         columns: Tensor | None = None,
     ) -> Parts:
-        """Return the record with confidences and cut-offs, given the ownership scores of these experts, (N, K).
+        """Return the record of features, (N, E), with confidences and cut-offs, given these ownership scores, (N, K).
 
         Where the record holds some experts of each example alone, `columns`, (N, T), says which of the library.
         """
@@ -892,7 +896,9 @@ class Model(nn.Module):
             )
         own, quarantined = self._silence(calibration.quarantined, library)
         sure = confidences(calibration.score, parts.base, parts.residuals, ownership, columns, own, quarantined)
-        return parts.with_confidences(sure, calibration.cutoffs_for(parts.base))
+        if calibration.head is not None:
+            parts = replace(parts, named=name_domains(calibration.head.to(h.device), h))
+        return parts.with_confidences(sure, calibration.cutoffs_for(parts.base, parts.named))
 
     def _silence(
         self, quarantined: Tensor | None, library: ExpertLibrary | None = None
@@ -1205,18 +1211,26 @@ class Model(nn.Module):
         assert bank_id is not None
         before, (class_domains, names) = self.control, self._class_domains()
         kept = before or self.config
-        wanted = by or kept.by or ("all" if class_domains is None else "domain")
-        if wanted == "domain" and class_domains is None and by is None:
+        wanted = by or ("all" if class_domains is None else "domain")
+        if by is None and before is not None and (before.class_domains is None) == (class_domains is None):
+            wanted = before.by
+        elif by is None and before is None:
+            wanted = self.config.by or wanted
+        elif by is None and before is not None and before.by == "domain" and class_domains is None:
             log.warning("some classes belong to several experts now, so the risk is kept over all examples together")
-            wanted = "all"
+        head = None if class_domains is not None else self._domain_head(before)
+        if head is not None:
+            names = [*head.names]
         promise = {"by": wanted, "small": small or kept.small, "budget": budget or kept.budget}
         control = RiskControl(risk, confidence, self.config.score, **promise)
         trials = self._try_experts(risk) if bank_id == main or before is None else before.trials
         control.trials = tuple(trials)
         record, ownership = self._outputs(split, bank_id)
+        if head is not None:
+            record = replace(record, named=name_domains(head.weight, split.inputs))
         answers = bool(self.experts.new_classes) and self.experts.own_classes() is not None
         known = {"experts": list(self.experts), "answers": answers, "trials": trials}
-        known |= {"class_domains": class_domains, "domain_names": names}
+        known |= {"class_domains": class_domains, "domain_names": names, "head": head and head.weight}
         return control.calibrate(self._scored(record, ownership, control.quarantined), **known)
 
     def _outputs(self, split: Split, bank_id: BankId) -> tuple[Parts, Tensor]:
@@ -1262,13 +1276,30 @@ class Model(nn.Module):
         chosen = DEFAULT_RISK if risk is None else risk
         return try_experts(lambda out: self._scored(record, ownership, out), len(self.experts), chosen, admitted)
 
+    def _domain_head(self, before: RiskControl | None) -> DomainHead | None:
+        """Return the domain head of the base: of the shared examples, or else as it was calibrated before."""
+        if self.base.known > 1 and self.anchor_data is not None:
+            shared = self.anchor_data()
+            if self._head is None or self._head[0] is not self.anchor_data:
+                self._head = self.anchor_data, fit_domain_head(shared, self.info.domains)
+            return self._head[1]
+        if before is None or before.head is None:
+            return None
+        return DomainHead(before.head, before.domain_names)
+
     def _class_domains(self) -> tuple[list[int] | None, list[str]]:
-        """Return the domain of every class as an index, and the names of the domains; None where classes have none."""
+        """Return the domain of every class as an index, and the names of the domains; None where classes are shared.
+
+        Where the base does not say it, a class belongs to the one expert that has examples of it. Classes of no expert
+        are a domain of their own.
+        """
         if not self.classes:
             return None, []
         own = self.experts.own_classes()
-        if min(self.info.belongs, default=-1) < 0 and own is not None and bool((own.sum(0) == 1).all()):
-            return own.long().argmax(0).tolist(), list(self.experts.names)
+        if min(self.info.belongs, default=-1) < 0 and own is not None and bool((own.sum(0) <= 1).all()):
+            owned, names = own.any(0), list(self.experts.names)
+            domains = torch.where(owned, own.long().argmax(0), len(names)).tolist()
+            return domains, [*names, *([] if owned.all() else [UNOWNED])]
         names, domains = list(self.info.domains), list(self.info.belongs)
         for label in self.experts.new_classes:
             owner = self.experts.owner_of(label)

@@ -5,6 +5,7 @@ SEED/risk.json          risk, confidence, score, budget, number of calibration e
                         by domain: what each domain is promised
 SEED/thresholds.safetensors  the threshold of every calibration example, from which any other risk can be set; groups;
                         domains and class_domains: the domain of every calibration example and of every class;
+                        domain_head: where domains share classes, the head of the base that names a domain instead;
                         mistakes: 1 where an expert's own mistake harms a calibration example;
                         BANK:REGION: those of another bank that is compared at the same risk;
                         BANK:domains: the domains of its examples, where those of the model itself are their owners'
@@ -82,8 +83,8 @@ def write_calibration(
     """Write a calibrated control to its two files, with the controls of banks that are compared at the same risk."""
     write_json(risk_file, control.to_json())
     groups = {} if control.groups is None else {"groups": control.groups}
-    if control.domains is not None and control.class_domains is not None:
-        groups |= {"domains": control.domains, "class_domains": control.class_domains}
+    named = {"domains": control.domains, "class_domains": control.class_domains, "domain_head": control.head}
+    groups |= {name: tensor for name, tensor in named.items() if tensor is not None and control.domains is not None}
     if control.mistakes is not None:
         groups["mistakes"] = control.mistakes.to(torch.uint8)
     others = {
@@ -124,7 +125,8 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
         return {}
     about: RiskFile = read_json(path, RiskFile, misfit="does not hold a calibration", advice="repeat the run")
     tensors = read_tensors(thresholds_file)
-    groups, domains, class_domains = (tensors.pop(name, None) for name in ("groups", "domains", "class_domains"))
+    names = ("groups", "domains", "class_domains", "domain_head")
+    groups, domains, class_domains, head = (tensors.pop(name, None) for name in names)
     by_bank: dict[BankId | None, dict[str, Tensor]] = {None: {}}
     with guarded(thresholds_file, "does not belong to risk.json", "repeat the run"):
         for name, values in tensors.items():
@@ -139,15 +141,15 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
             for bank_id, thresholds in by_bank.items()
         )
         right &= all(one is None or _are_indices(one, about) for one in own.values())
-        right &= _are_owners(about)
+        right &= _are_owners(about) and (not about.owners or class_domains is not None)
         right &= groups is None or (groups.shape == (about.calibration,) and groups.dtype == torch.int64)
-        right &= _are_domains(domains, class_domains, about)
+        right &= _are_domains(domains, class_domains, head, about)
         right &= about.budget == "harm" or mistakes[None] is not None
         right &= not about.trials or len(about.trials) == len(about.experts)
         if not right or (experts and about.experts != [expert.name for expert in experts]):
             raise ValueError("other thresholds")
     settings = {"groups": groups, "experts": experts, "names": about.experts, "answers": about.answers}
-    settings |= {"by": about.by, "small": about.small, "class_domains": class_domains}
+    settings |= {"by": about.by, "small": about.small, "class_domains": class_domains, "head": head}
     settings |= {"domain_names": [domain.name for domain in about.domains]}
     settings |= {"trials": [Trial(**trial.model_dump()) for trial in about.trials], "budget": about.budget}
     return {
@@ -180,11 +182,19 @@ def _are_thresholds(values: Tensor, count: int) -> bool:
     return fits and not bool(values.isnan().any())
 
 
-def _are_domains(domains: Tensor | None, class_domains: Tensor | None, about: RiskFile) -> bool:
-    """Return whether the domains of examples and classes are those that risk.json names, or there are none at all."""
-    if domains is None or class_domains is None:
-        return domains is None and class_domains is None and about.by == "all" and not about.domains
-    return all(_are_indices(index, about) for index in (domains, class_domains)) and len(domains) == about.calibration
+def _are_domains(domains: Tensor | None, class_domains: Tensor | None, head: Tensor | None, about: RiskFile) -> bool:
+    """Return whether the domains of examples, and of classes or the head, are those that risk.json names, or none is.
+
+    Where there is no head, every class has a domain.
+    """
+    if domains is None:
+        return class_domains is None and head is None and about.by == "all" and not about.domains
+    if (class_domains is None) == (head is None):
+        return False
+    if head is not None and (head.ndim != 2 or head.shape[1] != len(about.domains) or not _is_finite(head)):
+        return False
+    indices = (domains,) if class_domains is None else (domains, class_domains)
+    return all(_are_indices(index, about) for index in indices) and len(domains) == about.calibration
 
 
 def _are_indices(domains: Tensor, about: RiskFile) -> bool:
@@ -197,6 +207,10 @@ def _are_owners(about: RiskFile) -> bool:
     """Return whether risk.json names no owners, or domains that keep the risk each by itself."""
     known = {domain.name for domain in about.domains}
     return not about.owners or (set(about.owners) <= known and (about.by, about.small) == ("domain", "silent"))
+
+
+def _is_finite(head: Tensor) -> bool:
+    return head.dtype == torch.float32 and bool(head.isfinite().all())
 
 
 def read_controls(folder: Path) -> dict[BankId | None, RiskControl]:

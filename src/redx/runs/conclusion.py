@@ -239,7 +239,7 @@ def with_cutoffs(stored: StoredParts, calibration: RiskControl, compared: Mappin
     banks = {
         bank_id: parts
         if parts.confidences is None
-        else replace(parts, cutoffs=compared.get(bank_id, calibration).cutoffs_for(parts.base))
+        else replace(parts, cutoffs=compared.get(bank_id, calibration).cutoffs_for(parts.base, parts.named))
         for bank_id, parts in stored.banks.items()
     }
     return replace(stored, banks=banks)

@@ -193,10 +193,10 @@ def _to_parts(tensors: dict[str, Tensor]) -> Parts:
     losses = without_prefix(tensors, "losses")
     tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("losses.")}
     names = ("base", "residuals", "gates", "labels", "domains")
-    if unknown := sorted(set(tensors) - {*names, "confidences", "groups"}):
+    if unknown := sorted(set(tensors) - {*names, "confidences", "groups", "named"}):
         raise ValueError(f"a tensor {unknown[0]}")
     for name, tensor in tensors.items():
-        if tensor.dtype != (torch.int64 if name in ("labels", "domains", "groups") else torch.float32):
+        if tensor.dtype != (torch.int64 if name in ("labels", "domains", "groups", "named") else torch.float32):
             raise ValueError(f"{name} of another type")
     known = Losses.from_tensors(losses) if losses else None
     if known and known.experts.shape != tensors["gates"].shape:
@@ -205,13 +205,14 @@ def _to_parts(tensors: dict[str, Tensor]) -> Parts:
         raise ValueError("losses of other examples")
     base, residuals, gates, labels, domains = (tensors[name] for name in names)
     sure, groups = tensors.get("confidences"), tensors.get("groups")
-    return Parts(base, residuals, gates, labels, domains, sure, groups=groups, losses=known)
+    named = tensors.get("named")
+    return Parts(base, residuals, gates, labels, domains, sure, groups=groups, losses=known, named=named)
 
 
 def _with_cutoffs(parts: Parts, controls: Mapping[BankId | None, RiskControl], bank_id: BankId) -> Parts:
     if None not in controls:
         raise ValueError("no calibration beside them")
-    return replace(parts, cutoffs=controls.get(bank_id, controls[None]).cutoffs_for(parts.base))
+    return replace(parts, cutoffs=controls.get(bank_id, controls[None]).cutoffs_for(parts.base, parts.named))
 
 
 def _folder_domains(seed_folder: Path) -> tuple[str, ...]:

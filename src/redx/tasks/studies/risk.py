@@ -81,7 +81,7 @@ def risk_curve(models: dict[int, Model], records: dict[int, Parts]) -> Curve:
         by_seed: dict[str, list[float]] = {}
         for seed, record in records.items():
             control = calibrations[seed].at(risk)
-            cut = replace(record, cutoffs=control.cutoffs_for(record.base))
+            cut = replace(record, cutoffs=control.cutoffs_for(record.base, record.named))
             priced = harm_figures(RED, cut)
             figures = {
                 "clean": priced["clean"],
