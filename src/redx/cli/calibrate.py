@@ -166,7 +166,7 @@ def show_risk(figures: dict[str, Any] | None, title: str) -> None:
             "The domains share classes, so the risk is kept among examples for which the base names the domain; among "
             "those that belong to it, the harm is measured and not bounded."
         )
-        show_owners(figures)
+    show_owners(figures)
 
 
 def show_owners(figures: dict[str, Any]) -> None:
