@@ -126,7 +126,9 @@ def test_a_change_of_experts_calibrates_on_own_examples_with_a_warning(run: Path
     assert control is not None
     assert (control.owners, control.by, control.small) == ((), "domain", "silent")
     before = contents(run)
-    refused(ask("calibrate", run, "--from", files[0]), "0.json was made before the experts", "export it anew")
+    refused(
+        ask("calibrate", run, "--from", files[0]), "0.json was made with another state of this model", "export it anew"
+    )
     assert contents(run) == before
 
 
@@ -140,7 +142,7 @@ def test_files_that_do_not_belong_are_refused_and_nothing_changes(
     content = json.loads(files[1].read_text())
     for change, words in {
         ("base", "0" * 32): "of another run",
-        ("model", "0" * 32): "quarantine of this model changed",
+        ("model", "0" * 32): "another state of this model",
         ("format", 2): "does not hold an owner's thresholds",
     }.items():
         again.write_text(json.dumps(content | dict([change])))

@@ -21,7 +21,7 @@ log = logging.getLogger("redx")
 
 
 def composed_hash(model: Model) -> str:
-    """Return a hash of everything that thresholds follow from: base, experts, quarantine, confidence score.
+    """Return a hash of everything that thresholds follow from: backbone, base, experts, quarantine, score.
 
     Neither the router nor the risk is among it, which the integrator may change.
     """
@@ -36,7 +36,8 @@ def composed_hash(model: Model) -> str:
         *model.classes,
         model.config.banks[main],
     ]
-    words += [model.config.ownership, *zip(*_domains(model), strict=False)]
+    words += [model.config.ownership, *_domains(model)]
+    words += [(name, value) for name, value in sorted(library.fingerprint.items()) if name != "probe"]  # with rounding
     if (head := library.head) is not None:
         tensors["head"] = head.weight.cpu()
         words += [head.map.settings(), head.classes, head.missing]
@@ -103,8 +104,8 @@ def check_owner_files(model: Model, sent: Mapping[str, OwnerFile], seed: int | N
             gone = sorted(set(one.experts) ^ set(model.experts.names))
             what = f" (there: {', '.join(one.experts)[:200]})" if gone else ""
             raise RedxError(
-                f"{file} was made before the experts{what}, their statistics or the quarantine of this model changed; "
-                f"{ADVICE}."
+                f"{file} was made with another state of this model: its experts{what}, their statistics, the "
+                f"quarantine or the backbone differ; {ADVICE}."
             )
 
 
