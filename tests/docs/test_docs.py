@@ -15,6 +15,7 @@ import redx
 from helpers.clinc import real_folder
 from helpers.pages import ROOT, fenced_blocks
 from helpers.parts import draw_parts, write_parts
+from helpers.serving import asking
 from redx.cli import main
 from redx.engine import ENGINES
 from redx.models.calibration import read_calibration, write_calibration
@@ -75,6 +76,8 @@ def test_commands_in_the_documents_run(
         write_parts(tmp_path / name, draw_parts(400, 3, 4))
     if words[0] in ("cache", "doctor"):
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
+    if words[0] == "monitor":
+        record_answers(tmp_path)
     if words[0] == "serve":
         monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)  # it would wait for Ctrl+C
     configured: list[Any] = []
@@ -106,6 +109,17 @@ def test_commands_in_the_documents_run(
     # the experts of the tests are hardly trained: a chain may leave the range, which `solve` reports by exit code 1
     assert stop.value.code in ((None, 0, 1) if words[0] == "solve" else (None, 0))
     assert bool(configured) == (words[0] in ("run", "sweep"))
+
+
+def record_answers(folder: Path) -> None:
+    """Let a run that is served have given answers, some of whose labels became known."""
+    with asking(folder / "runs" / "intents", audit=folder / "answers.jsonl") as client:
+        numbers = range(20, 50)
+        inputs = [f"What is {number} plus 12?" for number in numbers]
+        answers = client.post("/api/predict", json={"inputs": inputs}).json()["answers"]
+    sums = zip(answers, numbers, strict=True)
+    rows = "".join(f"{answer['id']},{number + 12}\n" for answer, number in list(sums)[::2])
+    (folder / "labels.csv").write_text(f"id,label\n{rows}")
 
 
 def calibrate_on_many_examples(folder: Path) -> None:

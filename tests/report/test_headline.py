@@ -10,7 +10,7 @@ from helpers.reports import make_config
 from redx.cli.common import show_brief
 from redx.composition.rules import RULES
 from redx.report.document import RunFigures
-from redx.report.headline import four_figures, one_sentence
+from redx.report.headline import four_figures, verdict
 
 
 def entry(mean: float, **more: Any) -> dict[str, Any]:
@@ -20,16 +20,44 @@ def entry(mean: float, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("worst", "words"), [(0.7, "0.1000 less than the base"), (0.8, "no less than the base")])
 def test_the_verdict_states_a_loss_as_it_states_a_gain(worst: float, words: str) -> None:
     red = entry(0.75, certified={"1": worst}, noise={"swap": {"1": 0.72}})
-    told = one_sentence({"base": entry(0.8), "red": red, "global": entry(0.755)})
+    told = verdict({"rules": {"base": entry(0.8), "red": red, "global": entry(0.755)}})
     assert words in told
     assert "RED answers 0.7500" in told
-    assert "base 0.8000, all data pooled 0.7550" in told
+    assert "(base 0.8000)" in told
+    assert "All data pooled answer 0.7550." in told
+
+
+def test_the_verdict_says_whether_the_experts_own_data_bring_anything() -> None:
+    rules = {"base": entry(0.8), "red": entry(0.85), "red/shared-only": entry(0.82), "global": entry(0.9)}
+    pair = {"low": 0.01, "high": 0.05, "p": 0.001}
+    pairs = {"red/shared-only": pair | {"difference": 0.03}, "global": pair | {"difference": -0.05}}
+    told = verdict({"rules": rules, "paired": {"reference": "red", "rules": pairs}})
+    assert "trained on the shared examples alone answer 0.8200: the experts' own data bring 0.0300" in told
+    assert "0.0500 more: if you may pool the data, pool them." in told
+    for weak in ({"difference": 0.03, "p": 0.2}, {"difference": -0.03}, {"difference": 0.0, "p": 1.0}):
+        pairs = {"red/shared-only": pair | weak, "global": pair | {"difference": 0.02}}
+        told = verdict({"rules": rules, "paired": {"reference": "red", "rules": pairs}})
+        assert "the experts' own data bring nothing here" in told
+
+
+def test_the_verdict_tells_the_promise_with_its_interval_and_names_the_quarantine() -> None:
+    harm = {"mean": 0.012, "low": 0.008, "high": 0.02}
+    risk = {"risk": 0.01, "confidence": None, "by": "domain", "harm": harm}
+    rules = {"base": entry(0.8), "red": entry(0.85, certified={"1": 0.79}, risk=risk)}
+    out = [{"expert": name, "seed": 0, "quarantined": name != "c"} for name in "abc"]
+    told = verdict({"rules": rules, "quarantine": out})
+    assert "0.0120 of the test examples are harmed (95 %: 0.0080 to 0.0200)" in told
+    assert "at most 0.01 in every domain, on average: within sampling error." in told
+    assert "`a` and `b` are in quarantine" in told
+    routing = risk | {"budget": "routing", "routing_harm": {"mean": 0.001, "low": 0.0, "high": 0.002}}
+    rules["red"] = entry(0.85, certified={"1": 0.79}, risk=routing)
+    assert "Routers alone harm 0.0010 of the test examples" in verdict({"rules": rules})
 
 
 def test_the_words_of_a_rule_are_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(RULES["moe"], "phrase", "the committee", raising=False)
     rules = {"base": entry(0.8, certified={"1": 0.8}), "moe": entry(0.75, certified={"1": 0.1})}
-    assert one_sentence(rules).startswith("The committee answers 0.7500")
+    assert verdict({"rules": rules}).startswith("The committee answers 0.7500")
     show_brief({"task": "toy", "seeds": [0], "rules": rules})
     out = capsys.readouterr().out
     assert "the committee, under any router" in out

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -277,3 +278,25 @@ def test_accessibility(browser: Any, intents: redx.Run) -> None:
             assert violations(page, source) == [], name
         page.goto(page.url.split("#")[0] + "docs")
         assert violations(page, source) == []
+
+
+def test_the_strip_shows_the_monitor(browser: Any, clouds: redx.Run) -> None:
+    with opened(browser, clouds.folder) as page:
+        page.wait_for_selector("#monitor[data-alarm=false]")
+        assert "The promise holds so far" in text(page, "#monitor")
+        assert "0 lines, 0 labelled" in text(page, "#monitor")  # what the page asks does not count
+        (answer, *_) = post(page, "api/predict", {"inputs": [[0.5, -1.0, 8.0, 0.0, 0.25, 1.5]] * 400})["answers"]
+        post(page, "api/labels", {"labels": [{"id": answer["id"], "label": answer["base"]}]})
+        page.reload()
+        page.wait_for_selector("#monitor[data-alarm=true]")  # equal inputs are not like the calibration examples
+        shown = text(page, "#monitor")
+        assert "400 lines, 1 labelled" in shown
+        assert "Alarm: the confidences are not like those" in shown
+
+
+def post(page: Any, path: str, body: dict[str, Any]) -> Any:
+    """Send JSON to the server of the page, from outside of it."""
+    address = page.url.split("#")[0] + path
+    data, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(address, data, headers), timeout=60) as response:
+        return json.load(response)

@@ -33,7 +33,7 @@ from redx.errors import RedxError, RefusedError
 PANELS = {  # how `redx --help` arranges the verbs
     "Train": ("run", "sweep", "report", "list", "fetch", "data"),
     "Ask": ("predict", "solve", "generate", "serve", "replay"),
-    "Measure and prove": ("evaluate", "certify", "calibrate", "check", "verify"),
+    "Measure and prove": ("evaluate", "certify", "calibrate", "check", "monitor", "verify"),
     "Change experts": ("experts", "router", "adapters"),
     "Files and machine": ("export", "shrink", "inspect", "sign", "recover", "cache", "doctor"),
 }
@@ -104,6 +104,7 @@ app.command()(predict.predict)
 app.command(context_settings={"ignore_unknown_options": True})(solve.solve)  # a question may begin with a minus
 app.command()(serve.serve)
 app.command()(serve.replay)
+app.command()(serve.monitor)
 app.command()(checkpoint.export)
 app.command()(checkpoint.shrink)
 app.command()(inspect.inspect)

@@ -124,10 +124,10 @@ def show_perplexity(summary: dict[str, Any]) -> None:
 def show_brief(summary: dict[str, Any]) -> None:
     """Print few figures: bases, RED and the mixture of experts, these also under any router, and all data pooled."""
     from redx.composition.rules import RULES
-    from redx.report.short import COLUMN, from_statistics, on_shared, phrase_of
+    from redx.report.short import COLUMN, compared_rules, from_statistics, phrase_of
 
     rules = summary["rules"]
-    names = ["base", "red", "moe", "global", *on_shared(rules)]
+    names = ["base", "red", "moe", "global", *compared_rules(rules)]
     rows = []
     for name in sorted(names, key=lambda name: list(RULES).index(name.partition("/")[0])):
         entry, words = rules.get(name, {}), phrase_of(name, rules)

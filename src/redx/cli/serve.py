@@ -1,16 +1,17 @@
-"""The verbs around the page: serve, and replay for its audit files."""
+"""The verbs around the page: serve, and replay and monitor for its audit files."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_table
 
 SHOWN = 20  # differences that replay prints
+WIDEST = 20  # characters of the name of a domain that monitor prints
 
 
 def serve(
@@ -72,3 +73,58 @@ def replay(
             say(f"Changed since then: {', '.join(result.changed)}.")
     if not result.same:
         raise typer.Exit(1)
+
+
+def monitor(
+    folder: Folder,
+    audit: Annotated[Path, typer.Argument(help="file that `redx serve --audit` wrote", metavar="AUDIT")],
+    labels: Annotated[
+        Path | None,
+        typer.Option(help="table of true labels: id of an answer, label; domain where labels name none"),
+    ] = None,
+    delta: Annotated[float, typer.Option(help="probability that any of the tests ever raises a false alarm")] = 0.05,
+    seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="that of the file")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test whether the promise of a run still holds on the answers that were given; exit code 1 on an alarm.
+
+    With labels: whether the harm exceeds the risk. Without: whether the confidences are like those of the calibration
+    examples. Both tests may be repeated whenever the files have grown.
+
+    Example: `redx monitor runs/intents answers.jsonl --labels labels.csv`
+    """
+    from redx.serve.monitor import monitor_file
+
+    report = monitor_file(folder, audit, labels, delta, seed)
+    if as_json:
+        print_json(report.to_dict())
+    else:
+        rows = [_monitor_row(reading) for reading in report.watch.monitor.readings()]
+        show_table(["", "lines", "harmed", "harm", "at least", "e-value", "alarm"], rows)
+        say(_thresholds(report.watch.monitor))
+        if report.left_out:
+            say(f"The promise is not about {report.left_out:,} of {report.lines:,} lines; they were left out.")
+        if report.labels_left_out:
+            say(f"So were {report.labels_left_out:,} of {report.labels:,} labels.")
+        say(report.verdict)
+    if report.alarm:
+        raise typer.Exit(1)
+
+
+def _thresholds(monitor: Any) -> str:
+    """Return which risk was promised, and which e-values are an alarm."""
+    deltas, where = monitor.deltas, "in each domain" if monitor.tested else "over all lines together"
+    of_domains = "" if deltas.domain is None else f", {1 / deltas.domain:.4g} of a domain"
+    levels = f"{1 / deltas.overall:.4g} of all lines{of_domains} and {1 / deltas.confidences:.4g} of confidences"
+    return f"The promised risk is {monitor.risk:.4g} {where}. An alarm is an e-value of {levels}."
+
+
+def _monitor_row(reading: Any) -> list[str]:
+    def figure(value: float | None, form: str) -> str:
+        return "—" if value is None else format(value, form)
+
+    name = reading.name if len(reading.name) <= WIDEST else f"{reading.name[: WIDEST - 1]}…"
+    harmed = "—" if reading.harmed is None else f"{reading.harmed:g}"
+    tested = "—" if reading.threshold is None else ("yes" if reading.alarm else "no")
+    figures = [figure(reading.harm, ".4f"), figure(reading.lower, ".4f"), figure(reading.e_value, ".3g")]
+    return [name, f"{reading.lines:,}", harmed, *figures, tested]

@@ -122,7 +122,7 @@ class RedRule(Rule):
     """The base plus the experts' residuals, weighted by the router."""
 
     name, label, phrase, colour = "red", "RED", "RED", "#d55e00"
-    hint = "base + routed residuals"
+    hint = "base + routed experts"
     routed, adversary = True, "simplex"
 
     def weights(self, parts: Parts) -> Tensor:
@@ -167,7 +167,7 @@ class MoeRule(Rule):
     """Standalone heads, their logits weighted by the router: the classical mixture of experts."""
 
     name, label, phrase, colour = "moe", "MoE", "the mixture of experts", "#1279b8"
-    hint = "standalone heads, routed"
+    hint = "standalone, routed"
     form, keeps_base = "standalone", False
     routed, adversary = True, "simplex"
 
@@ -179,7 +179,7 @@ class UniformRule(Rule):
     """Standalone heads, their probabilities averaged."""
 
     name, label, phrase, colour = "uniform", "uniform", "uniform averaging", "#56b4e9"
-    hint = "mean of standalone heads"
+    hint = "mean of all heads"
     form, keeps_base = "standalone", False
     adversary = "simplex"
 
@@ -194,7 +194,7 @@ class OracleRule(Rule):
     """The standalone head of the example's own domain: perfect routing."""
 
     name, label, phrase, colour = "oracle", "oracle", "standalone experts with perfect routing", "#cc79a7"
-    hint = "moe with perfect routing"
+    hint = "moe, perfectly routed"
     knows_domain = True
     form, keeps_base = "standalone", False
     routed, adversary = True, "simplex"
@@ -207,7 +207,7 @@ class GlobalRule(Rule):
     """One head trained on all data pooled: the non-modular reference, a bank of a single expert."""
 
     name, label, phrase, colour = "global", "pooled", "the head on pooled data", "#009e73"
-    hint = "one head on pooled data"
+    hint = "head on pooled data"
     form, keeps_base = "pooled", False
 
     def weights(self, parts: Parts) -> Tensor:

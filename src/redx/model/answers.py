@@ -46,6 +46,11 @@ class Explanation:
         The confidence that an expert has to exceed to contribute; None where the rule has no risk control.
     active
         The experts that contribute.
+    confidence
+        The largest confidence of an expert; None where the rule has no risk control.
+    opposed
+        The experts whose own answer, without a cut-off, is not that of the base; None unless the risk bounds the harm
+        that routers do, for which this decides.
     abstained
         Whether the input looks like none of the known classes; None where that was not asked.
     closest
@@ -62,14 +67,20 @@ class Explanation:
     radius: float
     cutoff: float | None
     active: tuple[str, ...]
+    confidence: float | None = None
+    opposed: tuple[str, ...] | None = None
     abstained: bool | None = None
     closest: Any = None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields as plain values for JSON: an infinite cut-off as text, abstention only where asked."""
+        """Return the fields as plain values for JSON: infinite numbers as text, abstention only where asked."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.cutoff is not None and not math.isfinite(self.cutoff):
-            facts["cutoff"] = str(self.cutoff)
+        for name in ("cutoff", "confidence"):
+            if facts[name] is not None and not math.isfinite(facts[name]):
+                facts[name] = str(facts[name])
+        facts["opposed"] = None if self.opposed is None else list(self.opposed)
+        if self.opposed is None:
+            del facts["opposed"]
         if self.abstained is None:
             del facts["abstained"], facts["closest"]
         return facts | {"active": list(self.active)}
@@ -95,6 +106,10 @@ class AnswerBatch:
         Which experts contribute, (N, K).
     cutoff
         The cut-off of risk control for every example, (N,), if there is one.
+    confidence
+        The largest confidence of an expert, (N,), if there is one.
+    opposed
+        Which experts oppose the base, (N, K), where the risk bounds the harm that routers do.
     """
 
     rule: Rule
@@ -105,6 +120,8 @@ class AnswerBatch:
     radius: Tensor
     active: Tensor
     cutoff: Tensor | None  # (N,)
+    confidence: Tensor | None = None  # (N,)
+    opposed: Tensor | None = None  # (N, K)
 
     def explain(self, model: Model, unfamiliar: Sequence[bool | None] | None = None) -> list[Explanation]:
         """Return the description of every answer; one tensor operation for each field, since batches are large.
@@ -120,7 +137,8 @@ class AnswerBatch:
         column = self.predicted if model.classes else torch.zeros_like(self.predicted)
         residuals = rule.read(parts.residuals)  # (N, K, C)
         own = residuals.gather(-1, column[:, None, None].expand(-1, residuals.shape[1], 1))[..., 0]  # (N, K)
-        first = self.weights.argmax(-1).tolist() if names else [None] * len(self.predicted)
+        unknown = [None] * len(self.predicted)
+        first = self.weights.argmax(-1).tolist() if names else unknown
         rows = zip(
             self.predicted.tolist(),
             predicted_classes(parts.base).tolist(),
@@ -130,8 +148,10 @@ class AnswerBatch:
             (self.weights * own).tolist(),
             self.radius.tolist(),
             self.active.tolist(),
-            [None] * len(self.predicted) if self.cutoff is None else self.cutoff.tolist(),
-            unfamiliar or [None] * len(self.predicted),
+            unknown if self.cutoff is None else self.cutoff.tolist(),
+            unknown if self.confidence is None else self.confidence.tolist(),
+            unknown if self.opposed is None else self.opposed.tolist(),
+            unfamiliar or unknown,
             strict=True,
         )
         return [
@@ -145,11 +165,26 @@ class AnswerBatch:
                 contributions=dict(zip(names, contributions, strict=True)),
                 radius=radius,
                 cutoff=cutoff,
-                active=tuple(name for name, contributes in zip(names, active, strict=True) if contributes),
+                active=_where(names, active),
+                confidence=sure,
+                opposed=None if opposed is None else _where(names, opposed),
                 abstained=abstains,
                 closest=None if abstains is None else model.label(predicted),
             )
-            for predicted, base, largest, weights, score, contributions, radius, active, cutoff, abstains in rows
+            for (
+                predicted,
+                base,
+                largest,
+                weights,
+                score,
+                contributions,
+                radius,
+                active,
+                cutoff,
+                sure,
+                opposed,
+                abstains,
+            ) in rows
         ]
 
 
@@ -172,9 +207,31 @@ def answer_features(model: Model, h: Tensor, chosen: Chosen | None = None) -> An
         found = getattr(parts.cutoffs, rule.adversary or "simplex")
         cutoff = found if isinstance(found, Tensor) else torch.full((len(parts),), found, dtype=torch.float64)
     names = ("pooled",) if rule.form in ("pooled", "averaged") else model.experts.names
+    controlled = parts.cutoffs is not None and parts.confidences is not None and parts.experts > 0
+    sure = parts.confidences.amax(-1) if controlled and parts.confidences is not None else None
+    by_routers = controlled and model.control is not None and model.control.budget == "routing"
+    opposed = find_opposed(parts) if by_routers else None
     parts, weights = contributing(rule, parts), rule.weights(parts)
     for row, given in enumerate(chosen(rule, names) if chosen else ()):
         if given is not None:
             weights[row] = torch.tensor(given, dtype=weights.dtype)
     certified = certify(rule, parts, weights)
-    return AnswerBatch(rule, names, parts, weights, certified.predicted, certified.radius, active, cutoff)
+    return AnswerBatch(
+        rule, names, parts, weights, certified.predicted, certified.radius, active, cutoff, sure, opposed
+    )
+
+
+def find_opposed(parts: Parts) -> Tensor:
+    """Return which experts, alone and without a cut-off, make the base's answer another one: (N, K)."""
+    base, confidences = predicted_classes(parts.base), parts.confidences
+    assert confidences is not None
+    speaks = confidences > -math.inf  # an expert that is silent everywhere leaves the base's answer
+    alone = [
+        predicted_classes(parts.base + parts.residuals[:, expert] * speaks[:, expert, None]) != base
+        for expert in range(parts.experts)
+    ]
+    return torch.stack(alone, -1)
+
+
+def _where(names: Sequence[str], which: Sequence[bool]) -> tuple[str, ...]:
+    return tuple(name for name, chosen in zip(names, which, strict=True) if chosen)

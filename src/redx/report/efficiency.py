@@ -17,7 +17,15 @@ def describe(run: RunFigures) -> Section:
     caption = "Seconds of every stage, summed over the seeds, and trained parameters by part."
     figures = (Figure("efficiency", caption, panels),) if panels else ()
     tables = (facts_table(run), cost_table(run.summary.get("cost", {})), *run.study_tables("efficiency"))
-    return Section("RQ4 Efficiency", QUESTION, answer(run), figures, (), run.study_figures("efficiency"), tables)
+    return Section(
+        "What it costs to train and to ask (RQ4)",
+        QUESTION,
+        answer(run),
+        figures,
+        (),
+        run.study_figures("efficiency"),
+        tables,
+    )
 
 
 def experts_size(run: RunFigures) -> tuple[int, int] | None:

@@ -1,41 +1,110 @@
-"""The headline of a report: one sentence of verdict, and the four figures that carry it."""
+"""The headline of a report: the verdict in a few sentences, and the four figures that carry it."""
 
 from __future__ import annotations
 
 from redx.report.colours import label_of
 from redx.report.document import RunFigures, Summary, Tile
-from redx.report.short import from_statistics, phrase_of, shared_banks
-from redx.report.words import capital, name_of
+from redx.report.short import CONTROL, from_statistics, phrase_of, shared_banks
+from redx.report.words import LEVEL, capital, joined, name_of
 
 
-def one_sentence(rules: Summary) -> str:
-    """Return the verdict on a run from the `rules` of its summary.
+def verdict(summary: Summary) -> str:
+    """Return the verdict on a run: what is gained, from whose data, what the worst router costs, and when to pool.
 
     Parameters
     ----------
-    rules
-        The figures of every rule, as in summary.json.
+    summary
+        The content of summary.json, or its section `rules` as the only key.
     """
+    rules = summary["rules"]
     name = next((name for name in ("red", "moe") if name in rules), None)
     if name is None or "base" not in rules:
         return "This run has neither `red` nor `moe` beside a base, so there is nothing to compare."
-    label = capital(name_of(name))
+    told = (_gain(rules, name), _own_data(summary, name), _worst_router(rules, name), _pooled(summary, name))
+    return " ".join(sentence for sentence in (*told, told_quarantine(summary)) if sentence)
+
+
+def _gain(rules: Summary, name: str) -> str:
+    """Return what the main rule answers correctly, and the bases beside it."""
     clean, base = rules[name]["accuracy"]["mean"], rules["base"]["accuracy"]["mean"]
     others = [f"base: sum of the owners' statistics {base:.4f}" if from_statistics(rules) else f"base {base:.4f}"]
     for compared in (f"base/{bank}" for bank in shared_banks(rules)):
         others.append(f"{phrase_of(compared, rules)} {rules[compared]['accuracy']['mean']:.4f}")
-    if "global" in rules:
-        others.append(f"all data pooled {rules['global']['accuracy']['mean']:.4f}")
-    sentence = f"{label} answers {clean:.4f} of the test examples correctly ({', '.join(others)})"
-    worst = rules[name].get("certified", {}).get("1")
-    if worst is None:
+    return f"{capital(name_of(name))} answers {clean:.4f} of the test examples correctly ({', '.join(others)})."
+
+
+def _pair(summary: Summary, name: str, other: str) -> Summary | None:
+    """Return the paired difference of the main rule to another one; None where it was not measured."""
+    paired = summary.get("paired", {})
+    return paired.get("rules", {}).get(other) if paired.get("reference") == name else None
+
+
+def _own_data(summary: Summary, name: str) -> str:
+    """Return what the experts' own data bring, against the same experts trained on the shared examples alone."""
+    rules, pair = summary["rules"], _pair(summary, name, CONTROL)
+    if name != "red" or CONTROL not in rules:
+        return ""
+    control = rules[CONTROL]["accuracy"]["mean"]
+    sentence = f"{capital(phrase_of(CONTROL, rules))} answer {control:.4f}"
+    if pair is None:
         return f"{sentence}."
-    promise = rules[name].get("risk")
+    if pair["p"] >= LEVEL or pair["difference"] <= 0:
+        return f"{sentence}: the experts' own data bring nothing here."
+    interval = f"{pair['low']:.4f} to {pair['high']:.4f}"
+    return f"{sentence}: the experts' own data bring {pair['difference']:.4f} ({interval})."
+
+
+def _worst_router(rules: Summary, name: str) -> str:
+    """Return what the worst router costs, and whether the promise is kept."""
+    worst, base = rules[name].get("certified", {}).get("1"), rules["base"]["accuracy"]["mean"]
+    if worst is None:
+        return ""
     cost = "no less than the base" if worst >= base else f"{base - worst:.4f} less than the base"
-    if promise:
-        kept = "on average" if promise["confidence"] is None else f"with probability {promise['confidence']:g}"
-        cost += f" (promised: at most {promise['risk']:.4g} less, {kept})"
-    return f"{sentence}; under the worst router it answers {worst:.4f}, {cost}."
+    sentence = f"Under the worst router it answers {worst:.4f}, {cost}"
+    promise = rules[name].get("risk")
+    return f"{sentence}. {told_promise(promise)}" if promise else f"{sentence}."
+
+
+def _pooled(summary: Summary, name: str) -> str:
+    """Return what one model on all data pooled answers, and whether pooling is worth it."""
+    rules = summary["rules"]
+    if "global" not in rules:
+        return ""
+    pooled, clean = rules["global"]["accuracy"]["mean"], rules[name]["accuracy"]["mean"]
+    pair = _pair(summary, name, "global")
+    sentence = f"All data pooled answer {pooled:.4f}"
+    if pair is None:
+        return f"{sentence}."
+    if pair["p"] >= LEVEL or pooled == clean:
+        return f"{sentence}, not measurably more or less: pooling brings nothing here."
+    if pooled < clean:
+        return f"{sentence}, measurably less: pooling brings nothing here."
+    return f"{sentence}, {pooled - clean:.4f} more: if you may pool the data, pool them."
+
+
+def told_promise(promise: Summary) -> str:
+    """Return a sentence with the harm, its interval, the risk and whether it is kept."""
+    routing = promise.get("budget") == "routing"
+    harm = promise["routing_harm"] if routing else promise["harm"]
+    what = "Routers alone harm" if routing else "At worst"
+    ends = "of the test examples" if routing else "of the test examples are harmed"
+    word = risk_state(harm["mean"], harm["low"], promise["risk"])[1]
+    kept = "on average" if promise["confidence"] is None else f"with probability {promise['confidence']:g}"
+    where = " in every domain" if promise.get("by") == "domain" else ""
+    return (
+        f"{what} {harm['mean']:.4f} {ends} (95 %: {harm['low']:.4f} to {harm['high']:.4f}), promised are at most "
+        f"{promise['risk']:.4g}{where}, {kept}: {word}."
+    )
+
+
+def told_quarantine(summary: Summary) -> str:
+    """Return a sentence that names the experts in quarantine; empty where there is none."""
+    out = sorted({f"`{one['expert']}`" for one in summary.get("quarantine", []) if one["quarantined"]})
+    if not out:
+        return ""
+    if len(out) == 1:
+        return f"{out[0]} is in quarantine, with the weight zero, since it harms more than it helps."
+    return f"{joined(out)} are in quarantine, with the weight zero, since they harm more than they help."
 
 
 def four_figures(run: RunFigures) -> tuple[Tile, ...]:
@@ -65,10 +134,13 @@ def risk_tile(run: RunFigures) -> Tile:
         harm = figures.get("worst_harm")
         note = "no promise in this run" if harm is None else "harm of the worst router; no promise in this run"
         return Tile("risk", (("", _figure(harm)),), note)
-    harm, risk = promise["harm"], promise["risk"]
+    routing, risk = promise.get("budget") == "routing", promise["risk"]
+    harm = promise["routing_harm"] if routing else promise["harm"]
     state, word = risk_state(harm["mean"], harm["low"], risk)
     word += ", by the owners' own examples" if promise.get("owners") else ""
-    return Tile("harm of the worst router", (("", _figure(harm["mean"])),), f"promised ≤ {risk:.4g}: {word}", state)
+    name = "harm that routers do" if routing else "harm of the worst router"
+    note = f"promised ≤ {risk:.4g}: {word}; 95 %: {harm['low']:.4f} to {harm['high']:.4f}"
+    return Tile(name, (("", _figure(harm["mean"])),), note, state)
 
 
 def risk_state(mean: float, low: float, risk: float) -> tuple[str, str]:

@@ -24,7 +24,9 @@ def describe(run: RunFigures) -> Section:
     )
     figures = (Figure("modularity", caption, panels),) if panels else ()
     tables = (_experts_table(run, facts), *run.study_tables("modularity"))
-    return Section("RQ3 Modularity", QUESTION, answer(run), figures, (), run.study_figures("modularity"), tables)
+    return Section(
+        "Can experts come and go (RQ3)", QUESTION, answer(run), figures, (), run.study_figures("modularity"), tables
+    )
 
 
 def answer(run: RunFigures) -> str:

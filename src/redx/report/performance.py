@@ -6,7 +6,7 @@ from redx.composition import rules
 from redx.report.colours import label_of
 from redx.report.content import Figure, Line, Panel, Table
 from redx.report.document import RunFigures, Section
-from redx.report.short import on_shared, phrase_of, told_base, told_sharing, with_sharing
+from redx.report.short import CONTROL, compared_rules, on_shared, phrase_of, told_base, told_sharing, with_sharing
 from redx.report.words import capital, chance, joined, name_of, outcome, signed
 
 QUESTION = "Does the residual expert structure outperform a global model, uniform ensembles and gating?"
@@ -16,13 +16,21 @@ RIVALS = ("base", "uniform", "moe", "global", "average")  # that the answer name
 
 def describe(run: RunFigures) -> Section:
     """Return the section of a run."""
-    names = compared_rules(run)
+    names = shown_rules(run)
     figures = (Figure("performance", _caption(run), _panels(run, names)),) if run.main else ()
     tables = (_table(run, names), *run.study_tables("performance"))
-    return Section("RQ1 Performance", QUESTION, answer(run), figures, (), run.study_figures("performance"), tables)
+    return Section(
+        "What is gained, and from whose data (RQ1)",
+        QUESTION,
+        answer(run),
+        figures,
+        (),
+        run.study_figures("performance"),
+        tables,
+    )
 
 
-def compared_rules(run: RunFigures) -> list[str]:
+def shown_rules(run: RunFigures) -> list[str]:
     """Return the rules of the section, the best first.
 
     These are the rules of short tables, perfect routing, and pooled heads in closed form.
@@ -32,7 +40,7 @@ def compared_rules(run: RunFigures) -> list[str]:
     closed = [f"global/{name}" for name, bank in others.items() if bank.fit != "gradient"]
     known = {name: rules.RULES[name] for name in run.rules if name in rules.RULES}
     outside = [name for name, rule in known.items() if name not in RULES and rule.hint is not None]
-    names = [name for name in (*RULES, *on_shared(run.rules), *outside, *closed) if name in run.rules]
+    names = [name for name in (*RULES, *compared_rules(run.rules), *outside, *closed) if name in run.rules]
     return sorted(names, key=lambda name: -(run.accuracy(name) or 0.0))
 
 
@@ -42,7 +50,7 @@ def answer(run: RunFigures) -> str:
     if main is None:
         return "This run has no composed model to compare."
     groups: dict[str, list[str]] = {"more": [], "as many": [], "fewer": []}
-    for other in (name for name in (*RIVALS, *on_shared(run.rules)) if name in run.rules and name != main):
+    for other in (name for name in (*RIVALS, *compared_rules(run.rules)) if name in run.rules and name != main):
         word, gap = outcome(run, other)
         groups[word].append(f"{phrase_of(other, run.rules)} ({signed(gap)})")
     ends = {"more": "more than", "as many": "not measurably more or fewer than", "fewer": "fewer than"}
@@ -59,6 +67,8 @@ def _caption(run: RunFigures) -> str:
         text += " Differences are paired over the same test examples, with 95 % bootstrap intervals."
     if on_shared(run.rules):
         text += " What is called `shared` stands on the base of the shared examples alone, without statistics."
+    if CONTROL in run.rules:
+        text += " `shared-only`: the same experts trained on the shared examples alone."
     return text + " `oracle` and perfect routing know the true domain, which no system does."
 
 

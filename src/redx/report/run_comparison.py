@@ -92,7 +92,7 @@ def _performance(runs: list[RunFigures], pairs: Pairs) -> Section:
         tables.append(_paired_table(runs, pairs))
     figures = (Figure("performance", "Accuracies with 95 % intervals.", (panel,)),) if lines else ()
     answer = f"{_told_bases(runs)} {_paired_answer(runs, pairs)}".strip()
-    return Section("RQ1 Performance", PERFORMANCE, answer, figures, (), (), tuple(tables))
+    return Section("What is gained, and from whose data (RQ1)", PERFORMANCE, answer, figures, (), (), tuple(tables))
 
 
 def _told_bases(runs: list[RunFigures]) -> str:
@@ -196,7 +196,7 @@ def _stability(runs: list[RunFigures]) -> Section:
     best = max(kept, key=lambda label: kept[label]) if kept else None
     answer = f"Under any router `{best}` keeps most, {kept[best]:.4f}." if best else ""
     figures = (Figure("stability", "The composed model of every run.", panels),) if panels else ()
-    return Section("RQ2 Stability", STABILITY, answer, figures, (), (), (table,))
+    return Section("What a wrong router costs (RQ2)", STABILITY, answer, figures, (), (), (table,))
 
 
 def _modularity(runs: list[RunFigures]) -> Section:
@@ -213,7 +213,9 @@ def _modularity(runs: list[RunFigures]) -> Section:
     gains = ", ".join(f"`{row[0]}` from {row[2]:.4f} to {row[3]:.4f}" for row in rows)
     answer = f"Experts that were trained apart take {gains}." if gains else ""
     figures = (Figure("modularity", "Experts joined in the order of the run.", panels),) if panels else ()
-    return Section("RQ3 Modularity", MODULARITY, answer, figures, (), (), (Table("Experts", columns, tuple(rows)),))
+    return Section(
+        "Can experts come and go (RQ3)", MODULARITY, answer, figures, (), (), (Table("Experts", columns, tuple(rows)),)
+    )
 
 
 def _efficiency(runs: list[RunFigures]) -> Section:
@@ -241,7 +243,12 @@ def _efficiency(runs: list[RunFigures]) -> Section:
         quickest = min(known, key=lambda label: known[label])
         answer = f"`{quickest}` took least time, {known[quickest]:,.1f} seconds."
     note = "Seconds of all stages and seeds; parameters; composing as a share of the time in the backbone."
-    return Section("RQ4 Efficiency", efficiency.QUESTION, answer, tables=(Table("", columns, tuple(rows), note),))
+    return Section(
+        "What it costs to train and to ask (RQ4)",
+        efficiency.QUESTION,
+        answer,
+        tables=(Table("", columns, tuple(rows), note),),
+    )
 
 
 def _every_bank(runs: list[RunFigures]) -> Section:

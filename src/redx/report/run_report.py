@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from redx.report import efficiency, modularity, performance, perplexity, stability
+from redx.report import efficiency, modularity, performance, perplexity, promise, stability
 from redx.report.document import Report, RunFigures, Section, Source
-from redx.report.headline import four_figures, one_sentence
+from redx.report.headline import four_figures, verdict
 from redx.report.short import told_sharing, with_sharing
 from redx.report.tables import classes_table, domains_table, format_value, name_banks, noise_area_table, rules_table
 
-SECTIONS = (performance, perplexity, stability, modularity, efficiency)
+SECTIONS = (performance, perplexity, stability, promise, modularity, efficiency)
 
 
 def describe_run(run: RunFigures, source: Source) -> Report:
@@ -24,7 +24,7 @@ def describe_run(run: RunFigures, source: Source) -> Report:
     sections = tuple(section.describe(run) for section in SECTIONS)
     return Report(
         title=f"{run.config.task}, {run.config.preset}",
-        verdict=one_sentence(run.rules),
+        verdict=verdict(run.summary),
         tiles=four_figures(run),
         sections=tuple(section for section in sections if not section.is_empty),
         appendix=tuple(section for section in _appendix(run) if not section.is_empty),

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from redx.composition.rules import RULES, RuleId
-from redx.config import RunConfig
+from redx.config import SHARED_ONLY, RunConfig
 from redx.report.content import Table
 from redx.report.document import Summary
 from redx.report.words import name_of
@@ -14,8 +14,10 @@ from redx.report.words import name_of
 COLUMN = "owners share"  # what `redx.composition.listing.shares` returns
 ON_SHARED = {  # of the banks that correct the base of the shared examples: words of short tables, and of sentences
     "base": ("shared examples alone", "the shared examples' base"),
-    "red": ("base/shared + residuals", "RED on the shared examples' base"),
+    "red": ("base/shared + experts", "RED on the shared examples' base"),
 }
+CONTROL = str(RuleId("red", SHARED_ONLY.name))  # what RED would be without the experts' own data
+CONTROL_WORDS = ("no data of the owners", "the same experts trained on the shared examples alone")
 
 
 def from_statistics(rules: Collection[str]) -> bool:
@@ -31,39 +33,49 @@ def shared_banks(rules: Collection[str]) -> list[str]:
 def short_rules(rules: Collection[str]) -> list[str]:
     """Return the rules of short tables: every one with its main bank, base and RED also on the shared examples' base.
 
-    A rule that equals the base is shown as the base alone.
+    A rule that equals the base is shown as the base alone. Below RED stand the same experts without their own data.
     """
     names = []
     for name in (name for name, rule in RULES.items() if rule.hint is not None and name in rules):
         compared = [str(RuleId(name, bank)) for bank in shared_banks(rules)] if name in ON_SHARED else []
+        compared += [CONTROL] if name == "red" else []
         names += [name, *(other for other in compared if other in rules)]
     return names
 
 
 def on_shared(rules: Collection[str]) -> list[str]:
     """Return the rules of short tables that are on the base of the shared examples."""
-    return [name for name in short_rules(rules) if "/" in name]
+    return [name for name in short_rules(rules) if "/" in name and name != CONTROL]
+
+
+def compared_rules(rules: Collection[str]) -> list[str]:
+    """Return the rules of short tables with banks of comparison: on the shared examples' base, and the control."""
+    return [*on_shared(rules), *([CONTROL] if CONTROL in rules else [])]
 
 
 def main_rules(rules: Collection[str]) -> list[str]:
     """Return every rule with its main bank, and those of short tables on the base of the shared examples."""
     alike = {name for name, rule in RULES.items() if rule.needs_statistics}  # these equal the base
-    compared = on_shared(rules)
+    compared = compared_rules(rules)
     return [name for name in rules if name in compared or ("/" not in name and name not in alike)]
 
 
 def hint_of(name: str, rules: Collection[str]) -> str:
     """Return what a rule does, in the few words of a short table."""
+    if name == CONTROL:
+        return CONTROL_WORDS[0]
     rule, bank = RuleId.parse(name)
     if rule in ON_SHARED and bank in shared_banks(rules):
         return ON_SHARED[rule][0]
     if name == "base" and from_statistics(rules):
-        return RULES["statistics"].label
+        return "sum of statistics"
     return RULES[rule].hint or RULES[rule].about
 
 
 def phrase_of(name: str, rules: Collection[str]) -> str:
     """Return how a sentence about a run calls a rule."""
+    if name == CONTROL:
+        return CONTROL_WORDS[1]
     rule, bank = RuleId.parse(name)
     if rule in ON_SHARED and bank in shared_banks(rules):
         return ON_SHARED[rule][1]

@@ -34,7 +34,7 @@ def describe(run: RunFigures) -> Section:
     by_rule = domains_table(main, order), noise_area_table(main), certified_table(main)
     tables = (*(with_sharing(table, main) for table in by_rule), *run.study_tables("stability"))
     figures = (Figure("stability", caption, panels),) if panels else ()
-    return Section("RQ2 Stability", QUESTION, answer(run), figures, (), tuple(more), tables)
+    return Section("What a wrong router costs (RQ2)", QUESTION, answer(run), figures, (), tuple(more), tables)
 
 
 def answer(run: RunFigures) -> str:

@@ -16,10 +16,8 @@ import torch
 
 from redx.composition.evaluation import Banks
 from redx.composition.listing import with_shares
-from redx.composition.metrics import exact_interval
-from redx.composition.parts import Parts, predicted_classes
-from redx.composition.risk import RiskControl, group_interval
-from redx.composition.rules import RuleId, get_rule
+from redx.composition.parts import predicted_classes
+from redx.composition.risk import RiskControl
 from redx.composition.summary import Row, read_summary, summarise
 from redx.config import BankId, RunConfig
 from redx.errors import RedxError
@@ -35,6 +33,7 @@ from redx.runs.facts import compare_answers, describe_experts
 from redx.runs.folder import DataFile
 from redx.runs.integrity import STATES, state_hash
 from redx.runs.parts import StoredParts, read_parts
+from redx.runs.promises import quarantine, with_promises
 from redx.runs.reports import new_report, read_study, write_report
 from redx.runs.stages import evaluate_parts
 from redx.runs.transaction import Transaction
@@ -76,7 +75,7 @@ class SeedResults:
 
 
 def describe_figures(config: RunConfig, results: Mapping[int, SeedResults], digests: list[str]) -> dict[str, Any]:
-    """Return the keys of summary.json that follow from the parts: `rules`, `router`, `paired` and `modularity`.
+    """Return the keys of summary.json that follow from the parts: rules, quarantine, router, paired and modularity.
 
     Parameters
     ----------
@@ -90,8 +89,15 @@ def describe_figures(config: RunConfig, results: Mapping[int, SeedResults], dige
     units = min(one.parts.units for one in results.values())
     rules = with_shares(summarise([row for one in results.values() for row in one.rows], config.main, units), config)
     banks = [one.parts.banks for one in results.values()]
+    controlled = config.controlled_bank
+    kept = [
+        (one.calibration, one.parts.banks[controlled])
+        for one in results.values()
+        if controlled is not None and one.calibration is not None
+    ]
     return {
-        "rules": _with_risk(rules, config, list(results.values()), units),
+        "rules": with_promises(rules, config, kept, units),
+        "quarantine": quarantine({seed: one.calibration for seed, one in results.items() if one.calibration}),
         "router": {"accuracy": fmean(map(_router_accuracy, banks))},
         **compare_answers(config, {seed: one.parts for seed, one in results.items()}, digests),
     }
@@ -193,39 +199,6 @@ def _kept_rows(run: Path) -> dict[int, list[Row]]:
             row = parse_json(line)
             rows.setdefault(row["seed"], []).append(row)
     return rows
-
-
-def _with_risk(rules: dict[str, Any], config: RunConfig, results: list[SeedResults], units: int) -> dict[str, Any]:
-    """Return the section `rules` of the summary with the promise and the harm of every rule under risk control."""
-    kept = [one.calibration for one in results if one.calibration is not None]
-    bank_id = config.controlled_bank
-    if bank_id is None or not kept:
-        return rules
-    for name, figures in rules.items():
-        rule, bank = get_rule(RuleId.parse(name).rule), RuleId.parse(name).bank
-        if rule.form != bank_id.form or rule.adversary is None or (bank or config.main.get(rule.form)) != bank_id.name:
-            continue
-        cutoffs = [calibration.cutoff_in(rule.adversary) for calibration in kept]
-        harm = figures["worst_harm"]
-        grouped = kept[0].groups is not None
-        low, high = group_interval(harm * units, units) if grouped else exact_interval(round(harm * units), units)
-        figures["risk"] = {
-            "risk": max(calibration.risk for calibration in kept),
-            "confidence": kept[0].confidence,
-            "score": kept[0].score,
-            "by": kept[0].by,
-            "cutoff": None if None in cutoffs else fmean(float(value or 0) for value in cutoffs),
-            "calibration": min(calibration.units for calibration in kept),
-            "owners": sorted({name for calibration in kept for name in calibration.owners}),
-            "harm": {"mean": harm, "low": low, "high": high},
-            "active": fmean(_active(one.parts.banks[bank_id], rule.adversary) for one in results),
-        }
-    return rules
-
-
-def _active(parts: Parts, region: str) -> float:
-    """Return the share of examples and experts whose confidence exceeds the cut-off."""
-    return float(parts.active(region).double().mean())
 
 
 def _router_accuracy(banks: Banks) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Annotated, Any
@@ -23,7 +23,8 @@ from redx.serve.docs_page import render_docs
 from redx.serve.examples import MAX_ROWS
 from redx.serve.guard import Guard, Refused
 from redx.serve.loaded import redx_version
-from redx.serve.queries import DiffBody, PredictBody, Setting, SettingBody
+from redx.serve.metrics import CONTENT_TYPE, Metered, Metrics
+from redx.serve.queries import DiffBody, LabelsBody, PredictBody, Setting, SettingBody
 from redx.serve.service import Service
 
 FILTER_HELP = "all, fragile (right, but some router changes it), helped, harmed, wrong"
@@ -38,7 +39,7 @@ def page_files() -> dict[str, tuple[str, bytes]]:
     return {name: (TYPES["." + name.rpartition(".")[2]], (folder / name).read_bytes()) for name in names}
 
 
-def build_app(service: Service, loopback: bool = True, token: str | None = None) -> Guard:
+def build_app(service: Service, loopback: bool = True, token: str | None = None) -> Metered:
     """Return the application of a served run.
 
     Parameters
@@ -65,10 +66,13 @@ def build_app(service: Service, loopback: bool = True, token: str | None = None)
         redoc_url=None,
         lifespan=lifespan,
     )
+    metrics = Metrics(service)
     _add_errors(app)
     _add_api(app, service)
+    _add_monitor(app, service, metrics)
     _add_page(app)
-    return Guard(app, loopback, token)
+    paths = frozenset(path for route in app.routes if isinstance(path := getattr(route, "path", None), str))
+    return Metered(Guard(app, loopback, token), metrics, paths)
 
 
 def _add_errors(app: FastAPI) -> None:
@@ -108,8 +112,7 @@ def _sentence(errors: list[Any]) -> str:
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
-    async def in_model_thread(work: Callable[[], Any]) -> Any:
-        return await asyncio.wrap_future(service.batcher.submit(work))
+    in_model_thread = _model_thread(service)
 
     @app.get("/api/model", summary="Task, experts, rules and risk of the run")
     async def model() -> Response:
@@ -171,6 +174,36 @@ def _add_api(app: FastAPI, service: Service) -> None:
     @app.get("/healthz", summary="Whether the server answers")
     async def health() -> Response:
         return _json({"status": "ok", "waiting": service.batcher.waiting})
+
+
+def _add_monitor(app: FastAPI, service: Service, metrics: Metrics) -> None:
+    in_model_thread = _model_thread(service)
+
+    @app.get("/api/monitor", summary="Whether the promise still holds, by the answers and labels since the start")
+    async def monitor() -> Response:
+        return _json(await in_model_thread(service.watch))
+
+    @app.post(
+        "/api/labels",
+        summary="Send the true labels of earlier answers by their ids",
+        openapi_extra=_body_schema(LabelsBody),
+    )
+    async def labels(request: Request) -> Response:
+        body: LabelsBody = await _read(request, LabelsBody)
+        return _json(await in_model_thread(lambda: service.label(body.labels)))
+
+    @app.get("/metrics", summary="Figures for Prometheus")
+    async def figures() -> Response:
+        return Response(metrics.render(), headers={"Content-Type": CONTENT_TYPE})
+
+
+def _model_thread(service: Service) -> Callable[[Callable[[], Any]], Awaitable[Any]]:
+    """Return a function that does work in the model's thread."""
+
+    async def run(work: Callable[[], Any]) -> Any:
+        return await asyncio.wrap_future(service.batcher.submit(work))
+
+    return run
 
 
 def _add_page(app: FastAPI) -> None:

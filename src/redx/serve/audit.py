@@ -24,6 +24,7 @@ from redx.serve.queries import Options, PredictBody, Query, Setting, SettingBody
 KIND = "redx answer"  # marks a line of an audit file
 TOLERANCE = 1e-4  # weights and radii may differ so much: rounding depends on what else is in a batch
 BATCH = 512  # lines that are answered at once
+WATCHED = ("closest", "confidence", "opposed")  # what `redx monitor` also needs of an answer
 FIELDS = {"kind": str, "setting": dict, "options": dict, "base_hash": str, "expert_hashes": dict}
 
 
@@ -89,19 +90,22 @@ class AuditFile:
         weights = options.weights
         pairs = [entry for entry in weights or () if isinstance(entry, tuple)]
         named = dict(pairs) if pairs else weights
-        asked = {"weights": named, "abstain": options.abstain, "steps": options.steps}
+        asked = {"weights": named, "abstain": options.abstain, "steps": options.steps, "monitor": options.monitor}
         shown = {"input_sha256": input_hash(value)} if self.hashed else {"input": value}
         return {
             "kind": KIND,
+            "id": answer.get("id"),
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **shown,
             **summarise(answer),
+            **{name: answer[name] for name in WATCHED if name in answer},
             "setting": query.setting.to_dict(),
             "options": {name: option for name, option in asked.items() if option not in (None, True)},
             "run": str(loaded.folder),
             "seed": loaded.seed,
             "base_hash": loaded.hashes["base"],
             "expert_hashes": loaded.hashes["experts"],
+            "promise_hash": loaded.promise_hash,
             "redx": redx_version(),
         }
 
@@ -192,7 +196,7 @@ def replay_file(path: Path, run: Path, seed: int | None = None) -> Replay:
     groups: dict[tuple[Setting, Options], list[int]] = {}
     for index, record in enumerate(records):
         if "input" in record:
-            groups.setdefault((_setting(record), _options(record)), []).append(index)
+            groups.setdefault((read_setting(record), read_options(record)), []).append(index)
     differences: list[Difference] = []
     for (setting, options), indices in groups.items():
         for start in range(0, len(indices), BATCH):
@@ -244,17 +248,19 @@ def _check_record(record: dict[str, Any]) -> None:
     if record["kind"] != KIND:
         raise ValueError("it is no answer of `redx serve --audit`")
     try:
-        _setting(record)
-        _options(record)
+        read_setting(record)
+        read_options(record)
     except (ValidationError, TypeError) as error:
         raise ValueError("its setting is damaged") from error
 
 
-def _setting(record: dict[str, Any]) -> Setting:
+def read_setting(record: dict[str, Any]) -> Setting:
+    """Return the setting that a line was answered in."""
     return Setting.from_body(SettingBody.model_validate(record["setting"]))
 
 
-def _options(record: dict[str, Any]) -> Options:
+def read_options(record: dict[str, Any]) -> Options:
+    """Return the options of the request that a line answers."""
     return Query.without_checks(PredictBody.model_validate({"inputs": [], **record["options"]})).options
 
 

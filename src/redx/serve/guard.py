@@ -16,6 +16,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_BODY = 4 * 2**20  # bytes of one request
 MAX_BODIES = 64 * 2**20  # bytes of all requests that are being read or answered
+SECRET = ("/api", "/metrics", "/openapi.json")  # paths that need the token
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -97,9 +98,9 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             raise Refused(403, "Requests from pages of other origins are refused.")
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"].startswith("/api"):
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"].startswith(SECRET):
             raise Refused(403, "Requests from pages of other origins are refused.")
-        secret = scope["path"].startswith(("/api", "/openapi.json"))
+        secret = scope["path"].startswith(SECRET)
         if secret and self.token is not None:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -68,7 +69,7 @@ class LoadedRun:
         def load() -> LoadedRun:
             model = load_seed(seed_folder, config)
             loaded = LoadedRun(folder, number, config, model, read_version(seed_folder))
-            _ = loaded.hashes  # every tensor is read now, before the folder can change
+            _ = loaded.hashes, loaded.promise_hash  # every tensor is read now, before the folder can change
             return loaded
 
         return consistently(folder, seed_folder, load)
@@ -109,6 +110,17 @@ class LoadedRun:
             "experts": {expert.name: hash_tensors(expert.tensors()) for expert in model.experts},
             "router": hash_tensors(others) if others else None,
         }
+
+    @cached_property
+    def promise_hash(self) -> str | None:
+        """The hash of what the run promises: risk, cut-offs, quarantine; None where nothing is under risk control."""
+        if self.model.config.controlled_bank is None:
+            return None
+        try:
+            content = self.calibration(Setting()).to_json()
+        except RedxError:  # experts have changed, and there are no calibration examples
+            return None
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def rules(self) -> list[dict[str, Any]]:
         """Return the rules that can be asked, with their adversary, their risk control, and what owners share."""

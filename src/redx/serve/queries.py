@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from redx.errors import RedxError
 
 Kind = Literal["text", "image", "numbers"]
 MAX_INPUTS = 1_000  # inputs of one request
 MAX_CHARACTERS = 20_000  # of one text; the model itself reads fewer
+MAX_NAME = 10_000  # characters of a label or of the name of a domain
 MAX_EXPERTS = 10_000  # names in one request
 SLACK = 1e-5  # how far a sum of weights may be from 1, as they are sent with few digits
 EXAMPLES = {"text": "['a text']", "image": "one list of 28 lists of 28 numbers", "numbers": "[[12, 5]]"}
@@ -55,11 +56,39 @@ class PredictBody(SettingBody):
         description="answer null where an input looks like no class",
     )
     detail: bool = Field(default=False, description="also return the scores of base and experts")
+    monitor: bool = Field(default=True, description="false keeps the answer out of the monitor, as the page does")
     steps: bool = Field(default=True, description="false asks the model itself, without the decomposer of its run")
 
 
 class DiffBody(SettingBody):
     """The body of POST /api/diff: the experts that are switched off, against all of them."""
+
+
+class LabelBody(BaseModel):
+    """The true label of an earlier answer."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    id: str = Field(max_length=100, description="id of the answer")
+    label: str | int = Field(description="the true label")
+    domain: str | None = Field(default=None, max_length=MAX_NAME, description="true domain, where labels name none")
+
+    @field_validator("label")
+    @classmethod
+    def _bounded(cls, value: str | int) -> str | int:
+        if len(value) > MAX_NAME if isinstance(value, str) else abs(value) > 2**63:
+            raise ValueError("too long for a label")
+        return value
+
+
+class LabelsBody(BaseModel):
+    """The body of POST /api/labels."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    labels: list[LabelBody] = Field(
+        min_length=1, max_length=MAX_INPUTS, description="objects with id and label, and domain where labels name none"
+    )
 
 
 @dataclass(frozen=True)
@@ -99,6 +128,7 @@ class Options:
     abstain: float | None = None
     detail: bool = False
     steps: bool = True
+    monitor: bool = True
 
 
 @dataclass(frozen=True)
@@ -120,7 +150,12 @@ class Query:
         """Return the query of a request, whatever its inputs are."""
         weights = tuple(body.weights.items()) if isinstance(body.weights, dict) else body.weights
         options = Options(
-            None if weights is None else tuple(weights), body.epsilon, body.abstain, body.detail, body.steps
+            None if weights is None else tuple(weights),
+            body.epsilon,
+            body.abstain,
+            body.detail,
+            body.steps,
+            body.monitor,
         )
         return Query(body.inputs, Setting.from_body(body), options)
 

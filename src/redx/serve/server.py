@@ -18,6 +18,7 @@ from redx.serve.audit import AuditFile
 from redx.serve.service import Service
 
 SHORTEST_TOKEN = 16  # characters
+NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 BACKLOG = 2048  # connections that wait to be accepted
 
 
@@ -108,7 +109,7 @@ def serve_run(
     ready
         Called with the address when the server is about to accept requests.
     """
-    if missing := [name for name in ("fastapi", "uvicorn") if importlib.util.find_spec(name) is None]:
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
         raise RedxError(f"The page needs {' and '.join(missing)}; install with `pip install 'redx[serve]'`.")
     import uvicorn
 

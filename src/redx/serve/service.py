@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +17,15 @@ from redx.serve.answers import answer_queries
 from redx.serve.audit import AuditFile
 from redx.serve.batching import Batcher
 from redx.serve.examples import ExampleSet, Recent
+from redx.serve.live import LiveMonitor
 from redx.serve.loaded import LoadedRun
+from redx.serve.monitor import DELTA
 from redx.serve.price import price_of_safety
-from redx.serve.queries import Query, Setting
+from redx.serve.queries import LabelBody, Query, Setting
 
 log = logging.getLogger("redx")
 Value = TypeVar("Value")
+ID_BYTES = 12  # of the random id of an answer, which nobody can guess
 
 
 class Service:
@@ -36,11 +41,15 @@ class Service:
 
     def __init__(self, folder: Path, seed: int | None = None, audit: AuditFile | None = None) -> None:
         self.folder, self.seed, self.audit = folder, seed, audit
+        self.answers: Counter[str] = Counter()  # by rule
+        self.abstained = 0
         self._use(LoadedRun.read(folder, seed))
         self.batcher = Batcher(self._answer)
 
     def _use(self, loaded: LoadedRun) -> None:
         self.loaded, self.examples, self._prices = loaded, ExampleSet(loaded), Recent()
+        self.live: LiveMonitor | None = None  # made when it is first needed
+        self._can_watch = loaded.promise_hash is not None
 
     def close(self) -> None:
         """End the model's thread, and close the audit file."""
@@ -52,9 +61,47 @@ class Service:
 
     def _answer(self, queries: Sequence[Query]) -> list[list[dict[str, Any]]]:
         answers = self._fresh(lambda: answer_queries(self.loaded, queries))
+        for answer in (answer for group in answers for answer in group):
+            answer["id"] = secrets.token_hex(ID_BYTES)
         if self.audit is not None:
             self.audit.write(self.loaded, queries, answers)
+        self._count(queries, answers)
         return answers
+
+    def _count(self, queries: Sequence[Query], answers: Sequence[Sequence[dict[str, Any]]]) -> None:
+        """Count answers that were given, for the figures and for the monitor."""
+        for query, group in zip(queries, answers, strict=True):
+            self.answers[query.setting.rule or self.loaded.model.rule] += len(group)
+            self.abstained += sum(bool(answer.get("abstained")) for answer in group)
+        if (live := self._monitor()) is not None:
+            live.count(queries, answers)
+
+    def _monitor(self) -> LiveMonitor | None:
+        """Return the monitor of the present state of the run; None where the run promises nothing."""
+        if self.live is None and self._can_watch:
+            try:
+                self.live = LiveMonitor(self.loaded, DELTA)
+            except RedxError as error:  # answers are given all the same
+                log.warning("the promise is not monitored: %s", error)
+                self._can_watch = False
+        return self.live
+
+    def watch(self) -> dict[str, Any]:
+        """Return the state of the monitor."""
+
+        def compute() -> dict[str, Any]:
+            live = self._monitor()
+            return {"monitored": live is not None} | (live.describe() if live is not None else {})
+
+        return self._fresh(compute)
+
+    def label(self, labels: Sequence[LabelBody]) -> dict[str, Any]:
+        """Count the true labels of earlier answers, all or none."""
+        self._read_again_if_changed()  # once: labels of answers of another state are refused
+        live = self._monitor()
+        if live is None:
+            raise RedxError("This run promises nothing that labels could contradict; keep the labels.")
+        return {"counted": live.label(labels)} | self.watch()
 
     def _fresh(self, compute: Callable[[], Value]) -> Value:
         """Return what `compute` returns for the present state of the run; it is called again where that changes."""

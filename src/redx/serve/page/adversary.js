@@ -39,7 +39,7 @@ function game(node, one, input, single, changed) {
 
   const confirm = later(async () => {
     const ticket = ++sent, given = weights.slice();
-    const body = { inputs: [input], ...setting(), weights: given, ...(single ? { steps: false } : {}) };
+    const body = { inputs: [input], ...setting(), monitor: false, weights: given, ...(single ? { steps: false } : {}) };
     try {
       const { answers } = await request("/api/predict", body);
       if (ticket === sent) checked.textContent = `The server answers ${answers[0].answer} to these weights.`;
@@ -79,7 +79,7 @@ function game(node, one, input, single, changed) {
   async function jump() {
     const value = Number(epsilon.value) > 0 ? Number(epsilon.value) : Math.min(1, radius * ABOVE + 1e-4);
     try {
-      const { answers } = await request("/api/predict", { inputs: [input], ...setting(), epsilon: value, ...(single ? { steps: false } : {}) });
+      const { answers } = await request("/api/predict", { inputs: [input], ...setting(), monitor: false, epsilon: value, ...(single ? { steps: false } : {}) });
       along = null;
       const target = names.map((name) => answers[0].worst.weights[name]);
       const onPath = blend(own, worst.target, value);

@@ -7,6 +7,7 @@ import { byId, el, fill, later, percent } from "./dom.js";
 import { showExamples } from "./examples.js";
 import { showExperts } from "./experts.js";
 import { imageInput, numbersInput, textInput } from "./inputs.js";
+import { watchMonitor } from "./monitor.js";
 import { showPrice } from "./price.js";
 import { address, currentRule, readAddress, request, run, setToken, setting, state, writeAddress } from "./state.js";
 
@@ -37,6 +38,7 @@ async function start() {
   window.addEventListener("hashchange", () => { readAddress(); byId("rule").value = currentRule().name; byId("main").focus?.(); safely(render)(); });
   byId("skip").addEventListener("click", (event) => { event.preventDefault(); page.input.focus(); });
   suggest();
+  watchMonitor(byId("monitor"));
   await render();
 }
 
@@ -59,7 +61,7 @@ const submit = safely(async () => {
 });
 
 async function ask(value) {
-  const body = { inputs: [value], ...setting(), detail: true }, key = JSON.stringify(body);
+  const body = { inputs: [value], ...setting(), detail: true, monitor: false }, key = JSON.stringify(body);
   if (page.key === key) return;
   if (run.model.abstains) body.abstain = run.model.abstains;
   const reply = await request("/api/predict", body);
