@@ -13,6 +13,7 @@ import torch
 from sklearn.datasets import load_digits
 
 import redx
+from helpers.clinc import expect, write_clinc
 from helpers.commands import Ask, refused, succeeded
 from helpers.own_data import write_arrays, write_table
 from helpers.runs import contents
@@ -234,3 +235,26 @@ def test_a_run_on_texts_reads_the_owners_table(qwen: Path, tmp_path: Path, ask: 
     assert "size" in succeeded(ask("calibrate", run, *words))
     out = " ".join(succeeded(ask("calibrate", run, "--from", tmp_path / "own.json", "--risk", 0.05)).split())
     assert "No owner sent thresholds of light" in out
+
+
+def test_a_run_on_intents_reads_the_owners_queries(
+    bert: Path, tmp_path: Path, ask: Ask, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expect(monkeypatch, write_clinc(tmp_path / "tiny"))
+    few: dict[str, Any] = {
+        "epochs": {"base": 2, "experts": 1, "router": 1},
+        "study": "none",
+        "shots": 8,
+        "blocks": [1, -1],
+    }
+    run = redx.run(
+        "intents", "quick", out=tmp_path / "run", data_dir=str(tmp_path / "tiny"), backbone=str(bert), **few
+    ).folder
+    own = [
+        {"text": f"my {n}. question about {intent}", "label": intent} for n in range(20) for intent in ("visa", "plug")
+    ]
+    write_table(tmp_path / "own.csv", own)
+    succeeded(ask("calibrate", run, "--data", tmp_path / "own.csv", "--export", tmp_path / "own.json"))
+    assert read_owner_file(tmp_path / "own.json").domains["travel"].examples == 40
+    out = " ".join(succeeded(ask("calibrate", run, "--from", tmp_path / "own.json", "--risk", 0.05)).split())
+    assert "No owner sent thresholds of work 2, work 10" in out
