@@ -35,3 +35,6 @@ def test_arrays_with_their_labels(tmp_path: Path) -> None:
         read_labelled(tmp_path / "f.npz", CLASSES, (5,))
     with pytest.raises(RedxError, match=r"Row 2 of .*the label 'yes'"):
         read_labelled(tmp_path / "f.npz", ("no", "never"), (2,))
+    numpy.savez(tmp_path / "f.npz", x=numpy.ones((0, 2)), y=numpy.array([], dtype=str))
+    with pytest.raises(RedxError, match=r"f\.npz contains no examples; give arrays with one example per row"):
+        read_labelled(tmp_path / "f.npz", CLASSES, (2,))

@@ -34,7 +34,10 @@ from redx.adapters.checking import check_adapter
 from redx.adapters.composed import ComposedLM
 from redx.composition.evaluation import certify, evaluate, match_banks
 from redx.composition.files import certify_parts
+from redx.composition.owners import DomainThresholds, OwnerFile, join_owners, read_owner_file, write_owner_file
+from redx.composition.risk import RiskControl
 from redx.composition.summary import read_summary
+from redx.config import BankId
 from redx.data import tables
 from redx.data.labelled import read_labelled
 from redx.io.feature_cache import FeatureCache, cached_rows
@@ -42,6 +45,7 @@ from redx.io.files import check_name, natural_order, to_safe_name
 from redx.io.manifest import MANIFEST, SIGNATURE, read_manifest
 from redx.io.signing import make_key
 from redx.model.model import Model
+from redx.models.calibration import read_controls, write_calibration
 from redx.models.expert import Expert
 from redx.report.content import Figure, Line, Panel, Study, Table
 from redx.runs.check import Floors, check_run, read_settings
@@ -108,6 +112,7 @@ def make_material(folder: Path, adapters: Path) -> Material:
     )
     (run / "seed-0" / "state.json").write_text('{"version": 1}')
     write_risk(Path(shutil.copytree(run, folder / "calibrated")), 0, 0.01)
+    write_owners(folder)
     (folder / "redx.toml").write_text('[check]\nmin_accuracy = 0.9\nrule = "red"\nagainst = "other"\n')
     line = Line("red", (0.0, 1.0), (0.5, 0.25))
     figure = Figure("f", "caption", (Panel("p", "x", "y", (line,)),))
@@ -131,6 +136,29 @@ def make_material(folder: Path, adapters: Path) -> Material:
     model.save_pretrained(folder / "saved")
     model.experts.remove("0")
     return Material(folder, run, model, expert, adapters, load_base(read_config(adapters).backbone))
+
+
+def write_owners(folder: Path) -> None:
+    """Write what an owner of a domain sends, and the risk control of a model that was calibrated by it."""
+    values = (float("-inf"), *(number / 8 for number in range(30)), float("inf"))
+    one = DomainThresholds(examples=32, simplex=values, box=values[::-1], mistakes=(0, 1) * 16)
+    write_owner_file(folder / "owner.json", OwnerFile(seed=0, base="b", model="m", experts=("x",), domains={"x": one}))
+    control, seed = join_owner(folder), folder / "owned" / "seed-0"
+    seed.mkdir(parents=True)
+    places = {"class_domains": torch.tensor([0, 1]), "domain_names": ("x", "y"), "domains": torch.arange(6) % 2}
+    thresholds = {region: torch.linspace(-1, 1, 6) for region in ("simplex", "box")}
+    compared = {BankId("residual", "shared"): RiskControl.from_thresholds(thresholds, 0.2, by="domain", **places)}
+    write_calibration(seed / "risk.json", seed / "thresholds.safetensors", control, compared)
+
+
+def join_owner(folder: Path) -> RiskControl:
+    """Return the control that the file of an owner gives, after its cut-offs were computed."""
+    sent = {"owner.json": read_owner_file(folder / "owner.json")}
+    control = join_owners(sent, 0.2, class_domains=(0, 1), domain_names=("x", "y"), names=("x",))
+    control.at(0.5).to_json()
+    control.at(0.3, 0.9, budget="routing" if control.mistakes is not None else None).to_json()
+    control.cutoffs_for(torch.eye(2))
+    return control
 
 
 def make_targets(material: Material) -> list[Target]:
@@ -167,6 +195,10 @@ def make_targets(material: Material) -> list[Target]:
 
     def check_risk(_: Random) -> None:
         check_run(folder / "calibrated", Floors(max_risk=0.01))
+
+    def read_owned(_: Random) -> None:
+        for control in read_controls(folder / "owned" / "seed-0").values():
+            control.at(0.5).to_json()
 
     def read_rows(path: Path) -> Callable[[Random], object]:
         def read(_: Random) -> None:
@@ -297,6 +329,9 @@ def make_targets(material: Material) -> list[Target]:
         Target("data.json", run / "data.json", jsons, lambda _: export_run(run, folder / "again.safetensors"), 0.5),
         Target("risk.json", folder / "calibrated/seed-0/risk.json", jsons, check_risk, 0.5),
         Target("thresholds", folder / "calibrated/seed-0/thresholds.safetensors", tensors, check_risk, 0.5),
+        Target("owner.json", folder / "owner.json", jsons, lambda _: join_owner(folder), 2),
+        Target("owned risk.json", folder / "owned/seed-0/risk.json", jsons, read_owned, 0.5),
+        Target("owned thresholds", folder / "owned/seed-0/thresholds.safetensors", tensors, read_owned, 0.5),
         Target("redx.toml", folder / "redx.toml", [mutate_lines], lambda _: read_settings(run), 2),
         Target("base", seed / "base.safetensors", tensors, predict, 1),
         Target("router", seed / "router.safetensors", tensors, predict, 1),

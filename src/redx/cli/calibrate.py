@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from redx.cli.common import AsJson, Folder, about, print_json, say, show_table
+from redx.errors import RedxError
 
 DOMAIN_FIGURES = ("base", "clean", "worst", "harm", "routing_harm")
 TEST_FIGURES = {
@@ -40,6 +42,19 @@ def calibrate(
     admit: Annotated[
         list[str] | None, typer.Option(help="expert that takes part although it is in quarantine; repeatable")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="examples of a domain's owner, which stay there; goes with --export")
+    ] = None,
+    export: Annotated[
+        Path | None, typer.Option(help="write the thresholds of --data to this JSON file, for --from; change nothing")
+    ] = None,
+    sent: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="calibrate by thresholds that the owner of a domain exported; repeatable"),
+    ] = None,
+    own: Annotated[bool, typer.Option("--own", help="calibrate on the run's own calibration examples again")] = False,
+    text: Annotated[str | None, typer.Option(help="column of --data with the text", show_default="as usual")] = None,
+    label: Annotated[str | None, typer.Option(help="column of --data with the label", show_default="as usual")] = None,
     seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="all")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -48,14 +63,54 @@ def calibrate(
     Harm is the share of examples that the base answers correctly and RED, with some router, does not. The cut-off of
     the experts is set on examples that nothing was trained or chosen on.
 
+    Where examples must not leave their owners, each owner measures the model (--data, --export) and sends one
+    threshold an example, and the integrator calibrates by them (--from). RUN may be a saved model for --export.
+
     Example: `redx calibrate runs/intents --risk 0.005 --confidence 0.95`
     """
     from redx.runs.calibration import calibrate_run
     from redx.runs.editing import admit_experts
+    from redx.runs.owners import calibrate_from, calibrate_own, export_thresholds
 
+    promise = {"risk": risk, "confidence": confidence, "by": by, "small": small, "budget": budget, "admit": admit}
+    given = [name for name, value in promise.items() if value not in (None, [])]
+    if data is not None or export is not None or text or label:
+        if data is None or export is None:
+            raise RedxError("--data names the owner's examples and --export the file that is sent; give both.")
+        if given or sent or own:
+            other = given[0] if given else "from" if sent else "own"
+            raise RedxError(f"--export writes thresholds, which serve any risk; leave out --{other}.")
+        return _show_export(export_thresholds(folder, data, export, text, label, seed), as_json)
+    if sent:
+        if own or admit or by not in (None, "domain") or small not in (None, "silent"):
+            raise RedxError(
+                "With --from each domain keeps the risk by its own owner's thresholds, and is silent where they are "
+                "too few; leave out --by, --small, --admit and --own."
+            )
+        results = calibrate_from(folder, sent, risk, confidence, budget, seed)
+        return _show_results(folder, results, confidence, as_json)
+    if own:
+        if admit:
+            raise RedxError("--own calibrates the experts as they stand; give --admit in a command of its own.")
+        calibrate_own(folder, seed)
     if admit:
         admit_experts(folder, admit, seed)
-    results = calibrate_run(folder, risk, confidence, seed, by, small, budget)
+    _show_results(folder, calibrate_run(folder, risk, confidence, seed, by, small, budget), confidence, as_json)
+
+
+def _show_export(written: dict[str, Any], as_json: bool) -> None:
+    """Print what an owner sends, and what it says of the examples."""
+    if as_json:
+        return print_json(written)
+    show_table(["domain", "examples"], [[name, str(count)] for name, count in written["domains"].items()])
+    say(
+        f"{written['file']} holds a threshold for each example in ascending order, and no example, text or label.",
+        "Send it to the integrator: `redx calibrate RUN --from FILE` takes one file of every owner.",
+    )
+
+
+def _show_results(folder: Path, results: dict[int, dict[str, Any]], confidence: float | None, as_json: bool) -> None:
+    """Print what a run promises now, by seed."""
     if as_json:
         return print_json(results)
     for number, figures in results.items():
@@ -82,7 +137,11 @@ def show_risk(figures: dict[str, Any] | None, title: str) -> None:
     rows = [
         ["risk", f"{figures['risk']:g}", kept],
         ["cut-off", "—" if figures["cutoff"] is None else f"{figures['cutoff']:.3f}", "of the experts' confidence"],
-        ["calibrated on", str(figures["calibration"]), "examples"],
+        [
+            "calibrated on",
+            str(figures["calibration"]),
+            "examples, by their owners" if figures["owners"] else "examples",
+        ],
         *([name, f"{figures[key]:.4f}", words] for key, (name, words) in TEST_FIGURES.items()),
         ["harm", f"{figures['harm']:.4f}", f"95 %: {interval}"],
     ]
@@ -107,6 +166,28 @@ def show_risk(figures: dict[str, Any] | None, title: str) -> None:
             "The domains share classes, so the risk is kept among examples for which the base names the domain; among "
             "those that belong to it, the harm is measured and not bounded."
         )
+    show_owners(figures)
+
+
+def show_owners(figures: dict[str, Any]) -> None:
+    """Name the domains whose experts are silent, where owners calibrate: without a file, or with too few examples."""
+    if not figures["owners"]:
+        return
+    domains, risk = figures["domains"], figures["risk"]
+    lacking = [name for name in domains if name not in figures["owners"]]
+    if lacking:
+        say(f"No owner sent thresholds of {', '.join(lacking)}: the experts are silent there.")
+    if few := [name for name in figures["owners"] if domains[name]["cutoff"] is None and name not in lacking]:
+        say(
+            f"The examples of {', '.join(few)} are too few for the risk {risk:g}, or all show harm: the experts are "
+            "silent there."
+        )
+
+
+def say_owners(owners: list[str]) -> None:
+    """Name the domains whose owners calibrated a run; nothing where none did."""
+    if owners:
+        say(f"Calibrated by the owners of {', '.join(owners)}, on examples that only they have.")
 
 
 def show_quarantine(trials: dict[str, dict[str, Any]]) -> None:

@@ -43,9 +43,9 @@ def check(
 
     Example: `redx check runs/toy --min-accuracy 0.8 --max-harm 0.1`
     """
-    from redx.cli.calibrate import show_quarantine
+    from redx.cli.calibrate import say_owners, show_quarantine
     from redx.io.files import write_bytes
-    from redx.runs.calibration import quarantine_of
+    from redx.runs.calibration import owners_of, quarantine_of
     from redx.runs.check import check_run, read_settings
     from redx.runs.check_output import COLUMNS, table_rows, title, to_junit, to_markdown
 
@@ -57,9 +57,10 @@ def check(
         write_bytes(markdown, to_markdown(result).encode())
     if junit:
         write_bytes(junit, to_junit(result))
-    quarantine = quarantine_of(folder)
+    quarantine, owners = quarantine_of(folder), owners_of(folder)
     if as_json:
         more = {"settings": str(settings.file) if settings.file else None, "quarantine": quarantine}
+        more |= {"owners": owners}
         print_json(result.to_dict() | more)
     else:
         say(title(result))
@@ -67,6 +68,7 @@ def check(
         if settings.file:
             say(f"Settings that are not given as options: {settings.file}.")
         show_quarantine(quarantine)
+        say_owners(owners)
         say(result.verdict)
     if not result.ok:
         raise typer.Exit(1)

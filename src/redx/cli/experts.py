@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.calibrate import show_quarantine, show_risk
+from redx.cli.calibrate import say_owners, show_quarantine, show_risk
 from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
 from redx.errors import RedxError
 
@@ -32,7 +32,7 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
 
     Example: `redx experts list runs/mnist`
     """
-    from redx.runs.calibration import quarantine_of
+    from redx.runs.calibration import owners_of, quarantine_of
     from redx.runs.folder import ask_model, choose_seed
     from redx.runs.plans import own_stages
 
@@ -57,6 +57,7 @@ def list_experts(folder: Folder, seed: OneSeed = None, as_json: AsJson = False) 
     columns = ["expert", "examples", "classes", "stored as", "base, own domain", "expert, own domain"]
     show_table(columns, rows, f"Experts of {folder}")
     show_quarantine(quarantine)
+    say_owners(owners_of(folder, number))
 
 
 def add(
@@ -359,12 +360,18 @@ def _risk_shown(folder: Path, seed: int | None, as_json: bool) -> Iterator[tuple
 
     Yields both, to be filled: the first by the change, the second at the end.
     """
-    from redx.runs.calibration import risk_figures
+    from redx.runs.calibration import owners_of, risk_figures
 
     change: dict[str, Any] = {}
     risk: dict[str, Any] = {}
+    owners = owners_of(folder, seed)
     yield change, risk
     risk |= risk_figures(folder, seed) or {}
+    if owners and not risk["owners"]:
+        _warn(
+            f"the thresholds of the owners of {', '.join(owners)} hold no longer, so the run is calibrated on its own "
+            "calibration examples; ask them to export anew, and give the files with `redx calibrate RUN --from`"
+        )
     if not as_json:
         if change:
             _show_change(change, f"What the change did, on {change['count']} choice examples")

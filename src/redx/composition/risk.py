@@ -455,6 +455,8 @@ class RiskControl:
         By domain: the domain of every calibration example, (n,).
     class_domains, domain_names
         By domain: the domain of every class, (C,), and the names of the domains.
+    owners
+        The domains whose owners computed the thresholds of their own examples; empty where they come from one place.
     head
         Where domains share classes: what names the domain of an example from its features, kept here for the model
         that computes `Parts.named` with it.
@@ -510,6 +512,7 @@ class RiskControl:
         self.domains: Tensor | None = None
         self.class_domains: Tensor | None = None
         self.domain_names: tuple[str, ...] = ()
+        self.owners: tuple[str, ...] = ()
         self.head: Tensor | None = None
         self._by_domain: dict[str, Tensor] | None = None
         self.thresholds: dict[str, Tensor] = {}
@@ -685,6 +688,7 @@ class RiskControl:
         domain_names: Sequence[str] = (),
         mistakes: Tensor | None = None,
         trials: Sequence[Trial] = (),
+        owners: Sequence[str] = (),
         head: Tensor | None = None,
     ) -> Self:
         """Return a control of measurements that were made before, such as those of a file; see the attributes."""
@@ -692,6 +696,7 @@ class RiskControl:
         control.domains, control.class_domains, control.domain_names = domains, class_domains, tuple(domain_names)
         control.thresholds, control.groups, control.answers = thresholds, groups, answers
         control.mistakes, control.trials, control.head = mistakes, tuple(trials), head
+        control.owners = tuple(owners)
         control.experts = tuple(experts)
         control.names = tuple(names) or tuple(expert.name for expert in experts)
         return control
@@ -769,7 +774,7 @@ class RiskControl:
             self.domains = torch.cat(found_domains or [torch.empty(0, dtype=torch.int64)])
         self.mistakes = torch.cat(mistakes) if mistakes else None
         self.experts, self.answers, self.trials = tuple(experts), answers, tuple(trials)
-        self.names = tuple(expert.name for expert in experts)
+        self.names, self.owners = tuple(expert.name for expert in experts), ()
         self._risk = supported_risk(self._risk, self.units, self._unit_confidence, unit=self._unit)
         _ = self.counted("simplex")  # says so where the budget needs what is not known
         if self.unknown:
@@ -987,8 +992,15 @@ class RiskControl:
         """
         self._check_calibrated()
         held = group_confidence(confidence) if self.groups is not None else confidence
-        chosen = supported_risk(risk, self.units, held, unit=self._unit)
-        checked = type(self)(chosen, confidence, self.score, by or self.by, small or self.small, budget or self.budget)
+        by, small = by or self.by, small or self.small
+        if self.owners and (by, small) != ("domain", "silent"):
+            raise RedxError(
+                "The owners of the domains computed these thresholds, so each domain keeps the risk by itself; leave "
+                "out by and small, or calibrate on examples of your own (`redx calibrate RUN --own`)."
+            )
+        every_alone = risk is not None and (by, small) == ("domain", "silent")  # too few in a domain: it is silent
+        chosen = risk if every_alone else supported_risk(risk, self.units, held, unit=self._unit)
+        checked = type(self)(chosen, confidence, self.score, by, small, budget or self.budget)
         if checked.by == "domain" and self.domains is None:
             raise RedxError(
                 "This model knows no domains to keep the risk in: its shared examples do not say theirs, or an older "
@@ -1027,7 +1039,8 @@ class RiskControl:
             }
             for index, (name, count) in enumerate(zip(self.domain_names, self.domain_counts, strict=True))
         ]
-        return content | {"by": self.by, "small": self.small, "domains": domains}
+        owners = {"owners": list(self.owners)} if self.owners else {}
+        return content | {"by": self.by, "small": self.small, "domains": domains, **owners}
 
 
 def _finite_or_text(value: float) -> float | str:

@@ -97,6 +97,8 @@ def _read_array_file(
     if x.shape[1:] != tuple(shape):
         wanted = ", ".join(map(str, ("N", *shape)))
         raise RedxError(f"The array '{text}' of {file} has shape {x.shape}; this model reads ({wanted}).")
+    if not len(x):
+        raise RedxError(f"{file} contains no examples; give arrays with one example per row.")
     names = arrays.to_column(file, label, values[label], len(x))
     known = None if classes is None else set(classes)
     if known is not None and (unknown := [row for row, name in enumerate(names, 1) if name not in known]):

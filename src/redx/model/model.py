@@ -18,6 +18,7 @@ from torch.nn.functional import normalize
 
 from redx.composition.abstention import abstention_cutoff, class_means, familiarity
 from redx.composition.confidence import confidences
+from redx.composition.owners import OwnerFile, join_owners, read_owner_file, write_owner_file
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.quarantine import Trial, try_experts
 from redx.composition.risk import RiskControl
@@ -948,6 +949,12 @@ class Model(nn.Module):
                 "This model has no calibration for its experts and holds no examples for one; give some with "
                 "model.calibrate(inputs, labels, risk=…), or leave out the cut-off with the rule 'red/anchored'."
             )
+        if before is not None and before.owners:
+            log.warning(
+                "the experts have changed, so the thresholds of the owners of %s hold no longer: the model is "
+                "calibrated on its own calibration examples until they send new ones",
+                ", ".join(before.owners),
+            )
         risk, confidence = (before.risk, before.confidence) if before else (self.config.risk, self.config.confidence)
         self.control = self._compute_control(self.calibration_set(), risk, confidence)
         return self.control
@@ -997,6 +1004,8 @@ class Model(nn.Module):
         if self._control_model is None:
             self._control_model = self.with_experts(self.shared_only, {})
             self._control_model.use_examples(self.anchor_data, self.choices)
+            if self.control is not None and self.control.owners:  # who measured other experts than these
+                self._control_model.control = None
         model = self._control_model
         model.routing = self.routing
         if self.config.controlled_bank is not None:
@@ -1052,10 +1061,7 @@ class Model(nn.Module):
         >>> model = redx.load("runs/intents")  # doctest: +SKIP
         >>> model.calibrate(risk=0.005).cutoffs.simplex  # doctest: +SKIP
         """
-        self._check_fitted()
-        self._check_experts()
-        if self.config.controlled_bank is None:
-            raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
+        self._check_controlled()
         self.admit(admit)
         if inputs is None and choices is None and not admit:
             self.control = self.current_control().at(risk, confidence, by, small, budget)
@@ -1074,6 +1080,93 @@ class Model(nn.Module):
         control = self._compute_control(split, risk, confidence, by=by, small=small, budget=budget)
         self.calibration_set, self.control, self.compared = partial(as_given, split), control, {}
         return control
+
+    def export_thresholds(self, inputs: Inputs, labels: Sequence[Any], file: str | Path) -> OwnerFile:
+        """Write the thresholds of an owner's examples, for the integrator's `calibrate_from`; no example leaves.
+
+        Parameters
+        ----------
+        inputs, labels
+            Examples of the owner's domain, or of several, that nothing was trained or chosen on. The label of each
+            names its domain.
+        file
+            The JSON file to write; there must be none.
+
+        Returns
+        -------
+        OwnerFile
+            What the file holds.
+        """
+        from redx.model.thresholds import measure_own
+
+        self._check_controlled()
+        sent = measure_own(self, self._labelled(inputs, labels))
+        write_owner_file(Path(file), sent)
+        return sent
+
+    def calibrate_from(
+        self,
+        files: Sequence[str | Path],
+        *,
+        risk: float | None = None,
+        confidence: float | None = None,
+        budget: str | None = None,
+        seed: int | None = None,
+    ) -> RiskControl:
+        """Keep the risk in every domain by the thresholds that its owner computed.
+
+        The experts are silent in domains without a file and in those with too few examples.
+
+        Parameters
+        ----------
+        files
+            What owners send, as `export_thresholds` writes it.
+        risk, confidence, budget
+            As for `calibrate`; the risk is 0.01 by default.
+        seed
+            Seed of the run that the model is from, for messages.
+        """
+        from redx.model.thresholds import check_owner_files
+
+        self._check_controlled()
+        sent = {str(file): read_owner_file(Path(file)) for file in files}
+        if len(sent) < len(files):
+            raise RedxError("A file of thresholds is given twice; give every file once.")
+        check_owner_files(self, sent, seed)
+        before, (class_domains, names) = self.current_control(), self._class_domains()
+        self.control = join_owners(
+            sent,
+            risk,
+            class_domains=class_domains or (),
+            domain_names=names,
+            confidence=confidence,
+            budget=budget or before.budget,
+            score=before.score,
+            experts=list(self.experts),
+            answers=before.answers,
+            trials=before.trials,
+        )
+        return self.control
+
+    def measure(self, split: Split) -> RiskControl:
+        """Return the thresholds of examples as features, with the quarantine that stands; its risk is of no account."""
+        bank_id, before, (class_domains, names) = (
+            self.config.controlled_bank,
+            self.current_control(),
+            self._class_domains(),
+        )
+        assert bank_id is not None
+        record, ownership = self._outputs(split, bank_id)
+        known = {"experts": list(self.experts), "class_domains": class_domains, "domain_names": names}
+        return RiskControl(1.0, score=before.score).calibrate(
+            self._scored(record, ownership, before.quarantined), **known
+        )
+
+    def _check_controlled(self) -> None:
+        self._check_fitted()
+        self._check_experts()
+        if self.config.controlled_bank is None:
+            raise RedxError("This model has no experts under risk control; make a run with the bank residual/risk.")
 
     def admit(self, names: Sequence[str]) -> None:
         """Let experts take part whatever their trial says, from the next calibration on.

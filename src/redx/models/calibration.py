@@ -7,7 +7,8 @@ SEED/thresholds.safetensors  the threshold of every calibration example, from wh
                         domains and class_domains: the domain of every calibration example and of every class;
                         domain_head: where domains share classes, the head of the base that names a domain instead;
                         mistakes: 1 where an expert's own mistake harms a calibration example;
-                        BANK:REGION: those of another bank that is compared at the same risk
+                        BANK:REGION: those of another bank that is compared at the same risk;
+                        BANK:domains: the domains of its examples, where those of the model itself are their owners'
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ class RiskFile(StrictConfig):
     budget: Literal["harm", "routing"] = "harm"
     trials: list[TrialFile] = []
     domains: list[DomainFile] = []
+    owners: list[str] = []
 
 
 def write_calibration(
@@ -96,6 +98,8 @@ def write_calibration(
     for bank_id, other in (compared or {}).items():
         if other.mistakes is not None:
             others[f"{bank_id}:mistakes"] = other.mistakes.to(torch.uint8)
+        if control.owners and other.domains is not None:
+            others[f"{bank_id}:domains"] = other.domains.clone()  # a file holds no views
     write_tensors(thresholds_file, control.thresholds | groups | others)
 
 
@@ -131,11 +135,16 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
         for name, values in tensors.items():
             bank, colon, region = name.rpartition(":")
             by_bank.setdefault(BankId.parse(bank) if colon else None, {})[region] = values
-        mistakes = {bank_id: _pop_mistakes(thresholds, about) for bank_id, thresholds in by_bank.items()}
+        own = {bank_id: thresholds.pop("domains", None) for bank_id, thresholds in by_bank.items()}
+        counts = {bank_id: about.calibration if one is None else len(one) for bank_id, one in own.items()}
+        mistakes = {one: _pop_mistakes(thresholds, counts[one]) for one, thresholds in by_bank.items()}
         right = all(
-            set(thresholds) == set(REGIONS) and all(_are_thresholds(values, about) for values in thresholds.values())
-            for thresholds in by_bank.values()
+            set(thresholds) == set(REGIONS)
+            and all(_are_thresholds(values, counts[bank_id]) for values in thresholds.values())
+            for bank_id, thresholds in by_bank.items()
         )
+        right &= all(one is None or _are_indices(one, about) for one in own.values())
+        right &= _are_owners(about) and (not about.owners or class_domains is not None)
         right &= groups is None or (groups.shape == (about.calibration,) and groups.dtype == torch.int64)
         right &= _are_domains(domains, class_domains, head, about)
         right &= about.budget == "harm" or mistakes[None] is not None
@@ -143,29 +152,36 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
         if not right or (experts and about.experts != [expert.name for expert in experts]):
             raise ValueError("other thresholds")
     settings = {"groups": groups, "experts": experts, "names": about.experts, "answers": about.answers}
-    settings |= {"by": about.by, "small": about.small, "domains": domains, "class_domains": class_domains}
-    settings |= {"head": head, "domain_names": [domain.name for domain in about.domains]}
+    settings |= {"by": about.by, "small": about.small, "class_domains": class_domains, "head": head}
+    settings |= {"domain_names": [domain.name for domain in about.domains]}
     settings |= {"trials": [Trial(**trial.model_dump()) for trial in about.trials], "budget": about.budget}
     return {
         bank_id: RiskControl.from_thresholds(
-            thresholds, about.risk, about.confidence, about.score, mistakes=mistakes[bank_id], **settings
+            thresholds,
+            about.risk,
+            about.confidence,
+            about.score,
+            mistakes=mistakes[bank_id],
+            domains=domains if own[bank_id] is None else own[bank_id],
+            owners=about.owners if bank_id is None else (),
+            **settings,
         )
         for bank_id, thresholds in by_bank.items()
     }
 
 
-def _pop_mistakes(tensors: dict[str, Tensor], about: RiskFile) -> Tensor | None:
+def _pop_mistakes(tensors: dict[str, Tensor], count: int) -> Tensor | None:
     """Take the mistakes out of the tensors of a bank, (n,), or raise `ValueError` where they are none."""
     values = tensors.pop("mistakes", None)
     if values is None:
         return None
-    if values.shape != (about.calibration,) or values.dtype != torch.uint8 or bool((values > 1).any()):
+    if values.shape != (count,) or values.dtype != torch.uint8 or bool((values > 1).any()):
         raise ValueError("other mistakes")
     return values.bool()
 
 
-def _are_thresholds(values: Tensor, about: RiskFile) -> bool:
-    fits = values.shape == (about.calibration,) and values.is_floating_point()
+def _are_thresholds(values: Tensor, count: int) -> bool:
+    fits = values.shape == (count,) and values.is_floating_point()
     return fits and not bool(values.isnan().any())
 
 
@@ -181,9 +197,19 @@ def _are_domains(domains: Tensor | None, class_domains: Tensor | None, head: Ten
     if head is not None and (head.ndim != 2 or head.shape[1] != len(about.domains) or not _is_finite(head)):
         return False
     indices = (domains,) if class_domains is None else (domains, class_domains)
-    if any(index.dtype != torch.int64 or index.ndim != 1 for index in indices) or len(domains) != about.calibration:
-        return False
-    return all(bool(((index >= 0) & (index < len(about.domains))).all()) for index in indices)
+    return all(_are_indices(index, about) for index in indices) and len(domains) == about.calibration
+
+
+def _are_indices(domains: Tensor, about: RiskFile) -> bool:
+    """Return whether these are indices of domains that risk.json names."""
+    fits = domains.dtype == torch.int64 and domains.ndim == 1
+    return fits and bool(((domains >= 0) & (domains < len(about.domains))).all())
+
+
+def _are_owners(about: RiskFile) -> bool:
+    """Return whether risk.json names no owners, or domains that keep the risk each by itself."""
+    known = {domain.name for domain in about.domains}
+    return not about.owners or (set(about.owners) <= known and (about.by, about.small) == ("domain", "silent"))
 
 
 def _is_finite(head: Tensor) -> bool:

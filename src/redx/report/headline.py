@@ -137,6 +137,7 @@ def risk_tile(run: RunFigures) -> Tile:
     routing, risk = promise.get("budget") == "routing", promise["risk"]
     harm = promise["routing_harm"] if routing else promise["harm"]
     state, word = risk_state(harm["mean"], harm["low"], risk)
+    word += ", by the owners' own examples" if promise.get("owners") else ""
     name = "harm that routers do" if routing else "harm of the worst router"
     note = f"promised ≤ {risk:.4g}: {word}; 95 %: {harm['low']:.4f} to {harm['high']:.4f}"
     return Tile(name, (("", _figure(harm["mean"])),), note, state)

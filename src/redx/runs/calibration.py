@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from redx.composition.parts import Parts
 from redx.composition.risk import RiskControl, harm_figures
 from redx.composition.rules import get_rule
+from redx.config import BankId, RunConfig
 from redx.errors import RedxError
 from redx.models.calibration import read_calibration, read_compared, write_calibration
 from redx.runs.conclusion import renew, with_cutoffs
@@ -60,13 +62,28 @@ def calibrate_run(
         for number, calibration in changes.items():
             others = read_compared(run / f"seed-{number}").items()
             compared = {bank_id: other.at(*promise) for bank_id, other in others}
-            with edit(run / f"seed-{number}") as transaction:
-                files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
-                write_calibration(*files, calibration, compared)
-                parts = with_cutoffs(read_parts(run, number), calibration, compared)
-                renew(transaction, config, number, parts, calibration)
+            keep_control(run, config, number, calibration, compared)
             results[number] = risk_figures(run, number) or {}
     return results
+
+
+def keep_control(
+    run: Path, config: RunConfig, seed: int, control: RiskControl, compared: Mapping[BankId, RiskControl]
+) -> None:
+    """Write the risk control of a seed, and those of banks that are compared, with all figures that follow.
+
+    Parameters
+    ----------
+    run, config, seed
+        The run folder, which is locked, its settings, and the seed.
+    control, compared
+        What is kept from now on.
+    """
+    with edit(run / f"seed-{seed}") as transaction:
+        files = transaction.new("risk.json"), transaction.new("thresholds.safetensors")
+        write_calibration(*files, control, compared)
+        parts = with_cutoffs(read_parts(run, seed), control, compared)
+        renew(transaction, config, seed, parts, control)
 
 
 def risk_figures(run: Path, seed: int | None = None) -> dict[str, Any] | None:
@@ -104,8 +121,9 @@ def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
     -------
     dict
         risk, confidence, by, budget, cutoff (None: infinite, or one for each domain), calibration (number of examples,
-        or of groups of them), the figures of `harm_figures`, `quarantine`, as `describe_quarantine` returns it, and by
-        domain `domains`, as `RiskControl.by_domain` returns them.
+        or of groups of them), owners (domains whose owners computed the thresholds), the figures of `harm_figures`,
+        `quarantine`, as `describe_quarantine` returns it, and by domain `domains`, as `RiskControl.by_domain` returns
+        them.
     """
     return {
         "risk": calibration.risk,
@@ -114,6 +132,7 @@ def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
         "budget": calibration.budget,
         "cutoff": calibration.cutoff_in("simplex"),
         "calibration": calibration.units,
+        "owners": list(calibration.owners),
         **harm_figures(get_rule(RULE), parts),
         "quarantine": describe_quarantine(calibration),
         **({"domains": calibration.by_domain(parts, RULE)} if calibration.by == "domain" else {}),
@@ -143,6 +162,14 @@ def quarantine_of(run: Path, seed: int | None = None) -> dict[str, dict[str, Any
 
 def _weight(trial: dict[str, Any]) -> tuple[bool, float]:
     return trial["quarantined"], -min(trial["p"], trial["p_claims"])
+
+
+def owners_of(run: Path, seed: int | None = None) -> list[str]:
+    """Return the domains whose owners calibrated a seed of a run, or any of its seeds, where none is chosen."""
+    config = read_config(run)
+    numbers = config.seeds if seed is None else (choose_seed(run, seed)[1],)
+    controls = [read_calibration(run / f"seed-{number}") for number in numbers if config.controlled_bank]
+    return sorted({name for control in controls if control is not None for name in control.owners})
 
 
 def _read(run: Path, seed: int) -> RiskControl:

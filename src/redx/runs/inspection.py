@@ -16,6 +16,7 @@ JSONS = {  # kinds of JSON files by keys that they all have
     "settings of a run": {"task", "banks", "seeds"},
     "summary of a run": {"schema", "rules"},
     "calibration of a model": {"risk", "score", "cutoffs"},
+    "thresholds of the owner of a domain": {"base", "model", "experts", "domains"},
     "description of a model": {"domains", "belongs"},
     "description of an expert": {"domain", "banks"},
     "library of adapters": {"base", "fingerprint", "adapters"},

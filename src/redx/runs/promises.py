@@ -56,6 +56,7 @@ def _promise(rule: Rule, harm: float, kept: Sequence[tuple[RiskControl, Parts]],
         "budget": first.budget,
         "cutoff": None if None in cutoffs else fmean(float(value or 0) for value in cutoffs),
         "calibration": min(control.units for control in controls),
+        "owners": sorted({name for control in controls for name in control.owners}),
         "harm": _interval(harm, units, grouped),
         "active": fmean(float(parts.active(rule.adversary).double().mean()) for _, parts in kept),
     }
