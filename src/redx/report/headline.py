@@ -7,6 +7,8 @@ from redx.report.document import RunFigures, Summary, Tile
 from redx.report.short import from_statistics, phrase_of, shared_banks
 from redx.report.words import capital, name_of
 
+EXPENSIVE = 0.01  # accuracy that cut-offs may cost before the verdict says so
+
 
 def one_sentence(rules: Summary) -> str:
     """Return the verdict on a run from the `rules` of its summary.
@@ -34,8 +36,44 @@ def one_sentence(rules: Summary) -> str:
     cost = "no less than the base" if worst >= base else f"{base - worst:.4f} less than the base"
     if promise:
         kept = "on average" if promise["confidence"] is None else f"with probability {promise['confidence']:g}"
-        cost += f" (promised: at most {promise['risk']:.4g} less, {kept})"
-    return f"{sentence}; under the worst router it answers {worst:.4f}, {cost}."
+        whose = " by the router's doing" if _is_of_routers(promise) else ""
+        cost += f" (promised: at most {promise['risk']:.4g} less{whose}, {kept})"
+    told = f"{sentence}; under the worst router it answers {worst:.4f}, {cost}."
+    return f"{told} {price_of_risk(clean, promise)}".strip()
+
+
+def price_of_risk(clean: float, promise: Summary | None) -> str:
+    """Return what the cut-offs cost and which risk or budget keeps the accuracy; empty where they cost little.
+
+    Parameters
+    ----------
+    clean
+        Accuracy of RED at its risk.
+    promise
+        The section `risk` of its figures; None where it has none.
+
+    Examples
+    --------
+    >>> price = {"uncut": 0.99, "risks": {"0.02": 0.95, "0.05": 0.985}, "routing": 0.99}
+    >>> print(price_of_risk(0.92, {"risk": 0.01, "budget": "harm", "price": price}))
+    The cut-offs cost 0.0700: risk 0.05 would leave 0.9850, the budget routing at risk 0.01 0.9900, no cut-off 0.9900.
+    """
+    price = (promise or {}).get("price")
+    if promise is None or not price or price["uncut"] - clean <= EXPENSIVE:
+        return ""
+    ways = [f"risk {risk} would leave {left:.4f}" for risk, left in price["risks"].items()]
+    enough = [price["uncut"] - left <= EXPENSIVE for left in price["risks"].values()]
+    told = ways[enough.index(True) :][:1] if any(enough) else []
+    routing = price["routing"]
+    if not _is_of_routers(promise) and routing is not None and price["uncut"] - routing <= EXPENSIVE:
+        told.append(f"the budget routing at risk {promise['risk']:.4g} {routing:.4f}")
+    told.append(f"no cut-off {price['uncut']:.4f}")
+    return f"The cut-offs cost {price['uncut'] - clean:.4f}: {', '.join(told)}."
+
+
+def _is_of_routers(promise: Summary) -> bool:
+    """Return whether the risk bounds only the harm that routers do."""
+    return promise.get("budget") == "routing"
 
 
 def four_figures(run: RunFigures) -> tuple[Tile, ...]:
@@ -65,9 +103,11 @@ def risk_tile(run: RunFigures) -> Tile:
         harm = figures.get("worst_harm")
         note = "no promise in this run" if harm is None else "harm of the worst router; no promise in this run"
         return Tile("risk", (("", _figure(harm)),), note)
-    harm, risk = promise["harm"], promise["risk"]
+    of_routers = _is_of_routers(promise) and "routing_harm" in promise
+    harm, risk = promise["routing_harm" if of_routers else "harm"], promise["risk"]
     state, word = risk_state(harm["mean"], harm["low"], risk)
-    return Tile("harm of the worst router", (("", _figure(harm["mean"])),), f"promised ≤ {risk:.4g}: {word}", state)
+    title = "harm by the worst router, where experts are right" if of_routers else "harm of the worst router"
+    return Tile(title, (("", _figure(harm["mean"])),), f"promised ≤ {risk:.4g}: {word}", state)
 
 
 def risk_state(mean: float, low: float, risk: float) -> tuple[str, str]:

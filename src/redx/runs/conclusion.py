@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,12 +15,12 @@ from typing import Any
 
 import torch
 
-from redx.composition.evaluation import Banks
+from redx.composition.evaluation import Banks, predict
 from redx.composition.listing import with_shares
 from redx.composition.metrics import exact_interval
-from redx.composition.parts import Parts, predicted_classes
-from redx.composition.risk import RiskControl, group_interval
-from redx.composition.rules import RuleId, get_rule
+from redx.composition.parts import Cutoffs, Parts, predicted_classes
+from redx.composition.risk import RiskControl, group_interval, harm_figures
+from redx.composition.rules import Rule, RuleId, get_rule
 from redx.composition.summary import Row, read_summary, summarise
 from redx.config import BankId, RunConfig
 from redx.errors import RedxError
@@ -41,6 +42,9 @@ from redx.runs.transaction import Transaction
 
 log = logging.getLogger("redx")
 
+PRICED = "red"  # the rule whose accuracy at other risks is in the summary
+LARGER_RISKS = (0.02, 0.05, 0.1)
+NO_CUTOFFS = Cutoffs(-math.inf, -math.inf)  # an expert in quarantine, or outside its own classes, stays silent
 OUTDATED = b"The experts, the router or the risk have changed; `redx report RUN` writes the report of the run anew.\n"
 LEFT_OUT = "left out, since they were made with other experts or another risk; repeating the run makes them anew"
 
@@ -206,20 +210,63 @@ def _with_risk(rules: dict[str, Any], config: RunConfig, results: list[SeedResul
         if rule.form != bank_id.form or rule.adversary is None or (bank or config.main.get(rule.form)) != bank_id.name:
             continue
         cutoffs = [calibration.cutoff_in(rule.adversary) for calibration in kept]
-        harm = figures["worst_harm"]
         grouped = kept[0].groups is not None
-        low, high = group_interval(harm * units, units) if grouped else exact_interval(round(harm * units), units)
         figures["risk"] = {
             "risk": max(calibration.risk for calibration in kept),
             "confidence": kept[0].confidence,
             "score": kept[0].score,
             "by": kept[0].by,
+            "budget": kept[0].budget,
             "cutoff": None if None in cutoffs else fmean(float(value or 0) for value in cutoffs),
             "calibration": min(calibration.units for calibration in kept),
-            "harm": {"mean": harm, "low": low, "high": high},
+            "harm": _with_interval(figures["worst_harm"], units, grouped),
             "active": fmean(_active(one.parts.banks[bank_id], rule.adversary) for one in results),
         }
+        if name == PRICED:
+            figures["risk"]["price"] = _price(rule, bank_id, results)
+            if kept[0].budget == "routing":
+                routing = fmean(
+                    harm_figures(rule, one.parts.banks[bank_id])["routing_harm"]
+                    for one in results
+                    if one.calibration is not None
+                )
+                figures["risk"]["routing_harm"] = _with_interval(routing, units, grouped)
     return rules
+
+
+def _with_interval(share: float, units: int, grouped: bool) -> dict[str, float]:
+    """Return a share of the test examples, or of groups, with its 95 % interval."""
+    low, high = group_interval(share * units, units) if grouped else exact_interval(round(share * units), units)
+    return {"mean": share, "low": low, "high": high}
+
+
+def _price(rule: Rule, bank_id: BankId, results: list[SeedResults]) -> dict[str, Any]:
+    """Return the accuracy of a rule at larger risks, with the budget `routing`, and where no cut-off excludes anything.
+
+    All are means over the seeds, on the test split; `routing` is None where the domains of the calibration examples are
+    not known, and the present accuracy where the budget is this one already.
+    """
+    kept = [(one.parts.banks[bank_id], one.calibration) for one in results if one.calibration is not None]
+
+    def accuracy(risk: float | None = None, budget: str | None = None) -> float:
+        """Return the accuracy at another promise; without a risk that of all experts, cut-off by nothing."""
+        shares = []
+        for parts, control in kept:
+            cutoffs = NO_CUTOFFS
+            if risk is not None:
+                promise = (control.confidence, control.by, control.small, budget or control.budget)
+                cutoffs = control.at(risk, *promise).cutoffs_for(parts.base)
+            answers = predict(rule, replace(parts, cutoffs=cutoffs))
+            shares.append(float((answers == parts.true_labels()).double().mean()))
+        return fmean(shares)
+
+    now = max(control.risk for _, control in kept)
+    known = all(control.mistakes is not None for _, control in kept)
+    return {
+        "risks": {f"{risk:g}": accuracy(risk) for risk in LARGER_RISKS if risk > now},
+        "routing": accuracy(now, "routing") if known else None,
+        "uncut": accuracy(),
+    }
 
 
 def _active(parts: Parts, region: str) -> float:
