@@ -182,13 +182,13 @@ def _check_run(config: RunConfig, data: dict[int, Data]) -> None:
         )
     if stages := own_stages(config):
         return stages.check_run(config, data)
+    if config.controlled_bank and config.by == "domain" and not all(map(_has_domains, data.values())):
+        raise RedxError(
+            f"Domains of task '{config.task}' share classes, so the risk cannot be kept in each of them; leave out by, "
+            "or choose all."
+        )
     build_encoder(config)
     if config.controlled_bank:
-        if config.by == "domain" and not all(map(_has_domains, data.values())):
-            raise RedxError(
-                f"Domains of task '{config.task}' share classes, so the risk cannot be kept in each of them; leave out "
-                "by, or choose all."
-            )
         for seed in config.seeds:
             _, calibration = split_validation(data[seed], config.ownership.calibration, seed)
             supported_risk(config.risk, len(calibration), config.confidence, warn=False)
