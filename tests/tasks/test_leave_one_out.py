@@ -12,7 +12,7 @@ from helpers.parts import draw_parts
 from redx.cli.common import show_brief, show_main_rules
 from redx.composition.evaluation import predict
 from redx.composition.rules import get_rule
-from redx.report.short import WITHOUT_OWN, without_own
+from redx.report.short import WITHOUT_OWN, WITHOUT_OWN_HINT, without_own
 from redx.runs.parts import read_parts
 from redx.tasks.studies import leave_one_out
 
@@ -68,10 +68,10 @@ def test_a_run_shows_what_its_experts_bring(clouds: redx.Run, capsys: pytest.Cap
     parts = next(parts for bank, parts in read_parts(clouds.folder, 0).banks.items() if str(bank) == "residual/risk")
     wanted = leave_one_out.study(RED, [parts], clouds.summary["modularity"]["experts"], shared=True)
     assert left_out[1] == pytest.approx(wanted["without_own"]["after"])
-    for show in (show_brief, show_main_rules):
+    for show, words in ((show_brief, WITHOUT_OWN), (show_main_rules, WITHOUT_OWN_HINT)):
         show(clouds.summary)
         printed = " ".join(capsys.readouterr().out.split())
-        assert WITHOUT_OWN in printed
+        assert words in printed
         assert f"{left_out[1]:.4f}" in printed
     text = (clouds.folder / "report.md").read_text()
     assert text.count("What each expert brings") == 1

@@ -98,7 +98,7 @@ def show_table(
 
 def show_main_rules(summary: dict[str, Any]) -> None:
     """Print the rules that most people compare: clean, with always a wrong expert, and under any router."""
-    from redx.report.short import COLUMN, WITHOUT_OWN, hint_of, short_rules, without_own
+    from redx.report.short import COLUMN, WITHOUT_OWN_HINT, hint_of, short_rules, without_own
 
     rules, left_out = summary["rules"], without_own(summary)
     rows = []
@@ -109,7 +109,7 @@ def show_main_rules(summary: dict[str, Any]) -> None:
         row = [name, hint_of(name, rules), entry.get("shares") or "—"]
         rows.append([*row, *("—" if value is None else f"{value:.4f}" for value in figures)])
         if left_out is not None and left_out[0] == name:
-            rows.append(["", WITHOUT_OWN, row[2], f"{left_out[1]:.4f}", "—", "—"])
+            rows.append(["", WITHOUT_OWN_HINT, row[2], f"{left_out[1]:.4f}", "—", "—"])
     show_table(["rule", "", COLUMN, "clean", "wrong expert", "any router"], rows, _title(summary), stacked=True)
     show_perplexity(summary)
 
