@@ -80,7 +80,7 @@ def paper_config(task: str, preset: str, questions: QuestionsConfig, training: T
 
 
 def weak_base_config(
-    task: str, preset: str, questions: QuestionsConfig, share: float, epochs: int, base_epochs: int
+    task: str, preset: str, questions: QuestionsConfig, share: float, epochs: int, base_epochs: int, least: int = 0
 ) -> RunConfig:
     """Return the settings of a base that lacks questions, and of experts whose own questions teach what it lacks.
 
@@ -113,6 +113,7 @@ def weak_base_config(
         encoding=EncodingConfig(blocks=(2,), pooling="tokens"),
         base=BaseConfig(
             share=share,
+            least=least,
             trunk=TrunkConfig(shape="sum", hidden=512 if few else 1024, depth=2),
             teach="value",
             training=training.model_copy(update=base),
@@ -178,7 +179,7 @@ def build_task(name: str, about: str, questions: QuestionsConfig, study: str = "
     if name in ("addition", "mixed"):
         presets |= {
             # redx run addition --preset quick: to see everything once.
-            "quick": weak_base_config(name, "quick", few, 0.016, 2, 64 if name == "addition" else 32),
+            "quick": weak_base_config(name, "quick", few, 0.016, 2, 64 if name == "addition" else 32, least=1),
             "default": weak_base_config(name, "default", questions, *_WEAK[name]),
             # redx run mixed --preset strong: base, red and any router 1.00, so that experts have nothing to add.
             "strong": strong,
