@@ -90,9 +90,8 @@ def weak_base_config(
     """
     training = TrainingConfig(epochs=epochs, batch=128, virtual_batch=128, lr=2e-3, weight_decay=0.1, warmup=0.1)
     few = task == "addition"  # 2,000 distinct questions
-    penalty = 1e-4 if few else 1e-6
     shift = BankConfig(
-        shape="shift", hidden=128, depth=0, fit="ridge", penalty=penalty, anchor_weight=0.1, training=training
+        shape="shift", hidden=128, depth=0, fit="ridge", penalty=1e-4, anchor_weight=0.1, training=training
     )
     anchored, head = (shift.model_copy(update=update) for update in ({"anchor": "truth"}, {"shape": "value"}))
     base = {
