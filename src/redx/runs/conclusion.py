@@ -19,7 +19,7 @@ from redx.composition.evaluation import Banks, predict
 from redx.composition.listing import with_shares
 from redx.composition.metrics import exact_interval
 from redx.composition.parts import Cutoffs, Parts, predicted_classes
-from redx.composition.risk import RiskControl, group_interval, harm_figures
+from redx.composition.risk import RiskControl, group_confidence, group_interval, harm_figures, smallest_risk
 from redx.composition.rules import Rule, RuleId, get_rule
 from redx.composition.summary import Row, read_summary, summarise
 from redx.config import BankId, RunConfig
@@ -261,12 +261,19 @@ def _price(rule: Rule, bank_id: BankId, results: list[SeedResults]) -> dict[str,
         return fmean(shares)
 
     now = max(control.risk for _, control in kept)
+    least = max(_smallest_risk(control) for _, control in kept)
     known = all(control.mistakes is not None for _, control in kept)
     return {
-        "risks": {f"{risk:g}": accuracy(risk) for risk in LARGER_RISKS if risk > now},
+        "risks": {f"{risk:g}": accuracy(risk) for risk in LARGER_RISKS if risk > now and risk >= least},
         "routing": accuracy(now, "routing") if known else None,
         "uncut": accuracy(),
     }
+
+
+def _smallest_risk(control: RiskControl) -> float:
+    """Return the smallest risk that the calibration examples support."""
+    confidence = control.confidence if control.groups is None else group_confidence(control.confidence)
+    return smallest_risk(control.units, confidence)
 
 
 def _active(parts: Parts, region: str) -> float:
