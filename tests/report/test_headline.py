@@ -81,3 +81,29 @@ def test_a_run_without_a_promise_promises_nothing() -> None:
     (*_, tile) = four_figures(RunFigures("run", make_config(), {"rules": {"base": entry(0.8), "red": entry(0.9)}}))
     assert (tile.values, tile.state) == ((("", "—"),), "")
     assert "no promise" in tile.note
+
+
+def priced(clean: float, budget: str = "harm", **price: Any) -> str:
+    known = {"uncut": 0.99, "risks": {"0.02": 0.95, "0.05": 0.985}, "routing": 0.99} | price
+    risk = {"risk": 0.01, "confidence": None, "budget": budget, "harm": {"mean": 0.0, "low": 0.0, "high": 0.01}}
+    red = entry(clean, certified={"1": 0.8}, noise={"swap": {"1": 0.85}}, risk=risk | {"price": known})
+    return verdict({"rules": {"base": entry(0.8), "red": red}})
+
+
+def test_the_verdict_names_what_keeps_the_accuracy_where_the_cutoffs_are_expensive() -> None:
+    assert "The cut-offs cost 0.0700: risk 0.05 would leave 0.9850, the budget routing at risk 0.01 0.9900" in priced(
+        0.92
+    )
+    assert "cut-offs cost" not in priced(0.985)
+    assert "would leave" not in priced(0.92, risks={"0.02": 0.93})
+    assert "budget routing" not in priced(0.92, routing=None)
+
+
+def test_the_promise_of_a_budget_is_told_as_what_it_is() -> None:
+    assert "at most 0.01 less by the router's doing" in priced(0.98, "routing")
+    assert "at most 0.01 less, on average" in priced(0.98)
+    routing = {"mean": 0.002, "low": 0.0, "high": 0.01}
+    risk = {"risk": 0.01, "confidence": None, "budget": "routing", "routing_harm": routing}
+    red = entry(0.9, risk=risk | {"harm": {"mean": 0.05, "low": 0.04, "high": 0.06}})
+    (*_, tile) = four_figures(RunFigures("run", make_config(), {"rules": {"base": entry(0.8), "red": red}}))
+    assert (tile.values[0][1], tile.state) == ("0.0020", "good")

@@ -69,6 +69,23 @@ def test_the_summary_follows_the_risk(clouds_copy: Path) -> None:
     assert "0.4" in (clouds_copy / "report.md").read_text()
 
 
+def test_the_summary_prices_other_promises(clouds_copy: Path) -> None:
+    def price() -> dict[str, Any]:
+        return read_summary(clouds_copy / "summary.json")["rules"]["red"]["risk"]
+
+    calibrate_run(clouds_copy, risk=0.06)
+    before = price()
+    for risk, accuracy in before["price"]["risks"].items():
+        calibrate_run(clouds_copy, risk=float(risk))
+        assert read_summary(clouds_copy / "summary.json")["rules"]["red"]["accuracy"]["mean"] == accuracy
+    calibrate_run(clouds_copy, risk=0.06, budget="routing")
+    after = price()
+    red = read_summary(clouds_copy / "summary.json")["rules"]["red"]
+    assert red["accuracy"]["mean"] == before["price"]["routing"]
+    assert (before["budget"], after["budget"]) == ("harm", "routing")
+    assert after["routing_harm"]["mean"] <= after["harm"]["mean"] == red["worst_harm"]
+
+
 def test_a_change_of_one_seed_leaves_the_figures_of_the_others(toy_copy: Path) -> None:
     def rows(seed: int) -> list[str]:
         lines = (toy_copy / "results.jsonl").read_text().splitlines()

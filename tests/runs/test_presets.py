@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import redx
 from redx.config import BankId
 from redx.errors import RedxError
 from redx.runs.presets import configure, reproduce
@@ -82,3 +84,18 @@ def test_settings_that_no_option_sets_are_listed() -> None:
     assert rest
     assert all(path.startswith("banks.residual/other.") for path in rest)
     assert reproduce(config.model_copy(update={"task": "unknown"}))[1] == []
+
+
+def test_a_run_takes_its_budget_and_how_domains_are_kept() -> None:
+    config = configure("intents", budget="routing", by="all", small="silent")
+    assert (config.budget, config.by, config.small) == ("routing", "all", "silent")
+    command, rest = reproduce(config)
+    assert all(words in command for words in ("--budget routing", "--by all", "--small silent"))
+    assert rest == []
+    with pytest.raises(RedxError, match="budget"):
+        configure("intents", budget="both")
+
+
+def test_the_risk_by_domain_needs_domains_with_classes_of_their_own(tmp_path: Path) -> None:
+    with pytest.raises(RedxError, match="share classes"):
+        redx.run("ops", "quick", out=tmp_path / "run", by="domain", total=400)

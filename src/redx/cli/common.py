@@ -98,9 +98,9 @@ def show_table(
 
 def show_main_rules(summary: dict[str, Any]) -> None:
     """Print the rules that most people compare: clean, with always a wrong expert, and under any router."""
-    from redx.report.short import COLUMN, hint_of, short_rules
+    from redx.report.short import COLUMN, WITHOUT_OWN_HINT, hint_of, short_rules, without_own
 
-    rules = summary["rules"]
+    rules, left_out = summary["rules"], without_own(summary)
     rows = []
     for name in short_rules(rules):
         entry = rules[name]
@@ -108,6 +108,8 @@ def show_main_rules(summary: dict[str, Any]) -> None:
         figures = [entry["accuracy"]["mean"], wrong, worst]
         row = [name, hint_of(name, rules), entry.get("shares") or "—"]
         rows.append([*row, *("—" if value is None else f"{value:.4f}" for value in figures)])
+        if left_out is not None and left_out[0] == name:
+            rows.append(["", WITHOUT_OWN_HINT, row[2], f"{left_out[1]:.4f}", "—", "—"])
     show_table(["rule", "", COLUMN, "clean", "wrong expert", "any router"], rows, _title(summary), stacked=True)
     show_perplexity(summary)
 
@@ -124,9 +126,9 @@ def show_perplexity(summary: dict[str, Any]) -> None:
 def show_brief(summary: dict[str, Any]) -> None:
     """Print few figures: bases, RED and the mixture of experts, these also under any router, and all data pooled."""
     from redx.composition.rules import RULES
-    from redx.report.short import COLUMN, compared_rules, from_statistics, phrase_of
+    from redx.report.short import COLUMN, WITHOUT_OWN, compared_rules, from_statistics, phrase_of, without_own
 
-    rules = summary["rules"]
+    rules, left_out = summary["rules"], without_own(summary)
     names = ["base", "red", "moe", "global", *compared_rules(rules)]
     rows = []
     for name in sorted(names, key=lambda name: list(RULES).index(name.partition("/")[0])):
@@ -135,6 +137,8 @@ def show_brief(summary: dict[str, Any]) -> None:
         figures = {words: entry.get("accuracy", {}).get("mean")}
         if name.startswith(("red", "moe")):
             figures[f"{words}, under any router"] = entry.get("certified", {}).get("1")
+        if left_out is not None and left_out[0] == name:
+            figures[f"{words}, {WITHOUT_OWN}"] = left_out[1]
         shares = entry.get("shares") or "—"
         rows += [[key, shares, "—" if value is None else f"{value:.4f}"] for key, value in figures.items()]
     show_table(["", COLUMN, "accuracy"], rows, _title(summary), stacked=True)

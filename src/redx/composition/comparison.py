@@ -183,7 +183,30 @@ def mean_contributions(rule: Rule | str, parts: Parts, domains: int) -> Tensor:
     return sums / counts[:, None]
 
 
-def grow_and_shrink(rule: Rule | str, parts: Parts) -> dict[str, Any]:
+def answers_without(rule: Rule | str, parts: Parts) -> Tensor:
+    """Return the answer to every example without each of the experts, (N, K).
+
+    The other experts stay: the router's gates are restricted to them, and confidences and cut-offs remain those of all
+    experts together, so nothing is trained or calibrated anew.
+
+    Parameters
+    ----------
+    rule, parts
+        The rule that composes, and the record of N examples and K experts.
+
+    Examples
+    --------
+    >>> base, residuals = torch.tensor([[1.0, 0.0]]), torch.tensor([[[0.0, 3.0], [0.0, 0.0]]])
+    >>> answers_without("red", Parts(base, residuals, torch.tensor([[5.0, 0.0]]), torch.tensor([1])))
+    tensor([[0, 1]])
+    """
+    everyone = range(parts.experts)
+    kept = ([expert for expert in everyone if expert != left_out] for left_out in everyone)
+    answers = [predict(rule, parts.keep(experts)) for experts in kept]
+    return torch.stack(answers, 1) if answers else torch.empty(len(parts), 0, dtype=torch.int64)
+
+
+def grow_and_shrink(rule: Rule | str, parts: Parts, without: Tensor | None = None) -> dict[str, Any]:
     """Return the accuracy as experts are added one by one, and without each of them.
 
     Gates, confidences and cut-offs stay those of all experts together, so nothing is trained or calibrated anew.
@@ -192,6 +215,8 @@ def grow_and_shrink(rule: Rule | str, parts: Parts) -> dict[str, Any]:
     ----------
     rule, parts
         The rule that composes, and the record of N examples and K experts.
+    without
+        The answers without each expert, (N, K), where `answers_without` has computed them already.
 
     Returns
     -------
@@ -200,20 +225,13 @@ def grow_and_shrink(rule: Rule | str, parts: Parts) -> dict[str, Any]:
         numbers of answers that its absence makes wrong (`lost`) and right (`gained`), and of all answers that change
         (`flips`).
     """
-
-    labels = parts.true_labels()
-
-    def answers(experts: list[int]) -> Tensor:
-        return predict(rule, parts.keep(experts))
-
-    everyone = list(range(parts.experts))
-    curve = [float((answers(everyone[:count]) == labels).double().mean()) for count in range(parts.experts + 1)]
-    before = answers(everyone)
-    was, without = before == labels, []
-    for left_out in everyone:
-        after = answers([expert for expert in everyone if expert != left_out])
+    labels, count = parts.true_labels(), parts.experts
+    curve = [predict(rule, parts.keep(list(range(experts)))) for experts in range(count + 1)]
+    before, changes = curve[-1], []
+    was = before == labels
+    for after in (answers_without(rule, parts) if without is None else without).unbind(1):
         now = after == labels
         figures = {"lost": was & ~now, "gained": now & ~was, "flips": after != before}
         counts = {name: int(rows.sum()) for name, rows in figures.items()}
-        without.append({"accuracy": float(now.double().mean()), **counts})
-    return {"one_by_one": curve, "without": without}
+        changes.append({"accuracy": float(now.double().mean()), **counts})
+    return {"one_by_one": [float((answers == labels).double().mean()) for answers in curve], "without": changes}

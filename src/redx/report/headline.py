@@ -7,6 +7,8 @@ from redx.report.document import RunFigures, Summary, Tile
 from redx.report.short import CONTROL, from_statistics, phrase_of, shared_banks
 from redx.report.words import LEVEL, capital, joined, name_of
 
+EXPENSIVE = 0.01  # accuracy that cut-offs may cost before the verdict says so
+
 
 def verdict(summary: Summary) -> str:
     """Return the verdict on a run: what is gained, from whose data, what the worst router costs, and when to pool.
@@ -62,7 +64,10 @@ def _worst_router(rules: Summary, name: str) -> str:
     cost = "no less than the base" if worst >= base else f"{base - worst:.4f} less than the base"
     sentence = f"Under the worst router it answers {worst:.4f}, {cost}"
     promise = rules[name].get("risk")
-    return f"{sentence}. {told_promise(promise)}" if promise else f"{sentence}."
+    if not promise:
+        return f"{sentence}."
+    price = price_of_risk(rules[name]["accuracy"]["mean"], promise)
+    return f"{sentence}. {told_promise(promise)} {price}".strip()
 
 
 def _pooled(summary: Summary, name: str) -> str:
@@ -95,6 +100,35 @@ def told_promise(promise: Summary) -> str:
         f"{what} {harm['mean']:.4f} {ends} (95 %: {harm['low']:.4f} to {harm['high']:.4f}), promised are at most "
         f"{promise['risk']:.4g}{where}, {kept}: {word}."
     )
+
+
+def price_of_risk(clean: float, promise: Summary | None) -> str:
+    """Return what the cut-offs cost and which risk or budget keeps the accuracy; empty where they cost little.
+
+    Parameters
+    ----------
+    clean
+        Accuracy of RED at its risk.
+    promise
+        The section `risk` of its figures; None where it has none.
+
+    Examples
+    --------
+    >>> price = {"uncut": 0.99, "risks": {"0.02": 0.95, "0.05": 0.985}, "routing": 0.99}
+    >>> print(price_of_risk(0.92, {"risk": 0.01, "budget": "harm", "price": price}))
+    The cut-offs cost 0.0700: risk 0.05 would leave 0.9850, the budget routing at risk 0.01 0.9900, no cut-off 0.9900.
+    """
+    price = (promise or {}).get("price")
+    if promise is None or not price or price["uncut"] - clean <= EXPENSIVE:
+        return ""
+    ways = [f"risk {risk} would leave {left:.4f}" for risk, left in price["risks"].items()]
+    enough = [price["uncut"] - left <= EXPENSIVE for left in price["risks"].values()]
+    told = ways[enough.index(True) :][:1] if any(enough) else []
+    routing = price["routing"]
+    if promise.get("budget") != "routing" and routing is not None and price["uncut"] - routing <= EXPENSIVE:
+        told.append(f"the budget routing at risk {promise['risk']:.4g} {routing:.4f}")
+    told.append(f"no cut-off {price['uncut']:.4f}")
+    return f"The cut-offs cost {price['uncut'] - clean:.4f}: {', '.join(told)}."
 
 
 def told_quarantine(summary: Summary) -> str:

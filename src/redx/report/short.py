@@ -11,6 +11,8 @@ from redx.report.content import Table
 from redx.report.document import Summary
 from redx.report.words import name_of
 
+WITHOUT_OWN = "without the expert of its domain"  # every example is answered without this one
+WITHOUT_OWN_HINT = "without its domain's expert"  # the same where there is little room
 COLUMN = "owners share"  # what `redx.composition.listing.shares` returns
 ON_SHARED = {  # of the banks that correct the base of the shared examples: words of short tables, and of sentences
     "base": ("shared examples alone", "the shared examples' base"),
@@ -115,3 +117,16 @@ def told_base(rules: Collection[str]) -> str:
         "The base is the sum of the owners' statistics: the ridge head that their examples pooled would give, though "
         "no example leaves its owner. It has no router and no experts, so it is what RED must beat."
     )
+
+
+def without_own(summary: Summary) -> tuple[str, float] | None:
+    """Return the rule that leave-one-out is about, and its accuracy without the expert of an example's own domain.
+
+    Parameters
+    ----------
+    summary
+        Content of summary.json; None where it holds no such figure, as in older runs.
+    """
+    facts = summary.get("modularity", {})
+    figures = facts.get("without_own")
+    return (facts["rule"], figures["after"]) if figures else None

@@ -118,9 +118,10 @@ def check_harm(name: str, control: RiskControl, parts: Parts) -> None:
         Where the exact lower bound of the harm is above the risk.
     """
     figures = describe_risk(control, parts)
-    if figures["low"] > figures["risk"]:
+    harm, low = ("routing_harm", "routing_low") if control.budget == "routing" else ("harm", "low")
+    if figures[low] > figures["risk"]:
         raise RefusedError(
-            f"With {name!r} the worst router harms {figures['harm']:.4f} of the test examples, at least "
-            f"{figures['low']:.4f} with 97.5 % confidence, and the risk is {figures['risk']:g}: the calibration "
+            f"With {name!r} the worst router harms {figures[harm]:.4f} of the test examples, at least "
+            f"{figures[low]:.4f} with 97.5 % confidence, and the risk is {figures['risk']:g}: the calibration "
             "examples do not show what it does; have it trained anew, or take it anyway with --force."
         )

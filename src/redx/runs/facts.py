@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 
-from redx.composition.comparison import compare_rules, grow_and_shrink, mean_contributions
+from redx.composition.comparison import compare_rules, mean_contributions
 from redx.composition.listing import rules_of_run
 from redx.composition.rules import get_rule
 from redx.config import RunConfig
 from redx.model.model import Model
 from redx.runs.parts import StoredParts
+from redx.tasks.studies import leave_one_out
 
 
 def compare_answers(config: RunConfig, parts: dict[int, StoredParts], digests: list[str]) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def compare_answers(config: RunConfig, parts: dict[int, StoredParts], digests: l
     facts: dict[str, Any] = {"paired": {"reference": rule, "shared": shared, "rules": differences}}
     experts = {_experts(config, stored, rule) for stored in parts.values()}
     if len(experts) == 1:  # seeds whose experts were changed by hand cannot be averaged
-        facts["modularity"] = _modularity(config, list(parts.values()), rule, experts.pop())
+        facts["modularity"] = _modularity(config, list(parts.values()), rule, experts.pop(), shared)
     return facts
 
 
@@ -58,26 +59,14 @@ def _experts(config: RunConfig, stored: StoredParts, rule: str) -> tuple[str, ..
     return stored.domains[: stored.banks[config.main_bank(get_rule(rule).form)].experts]
 
 
-def _modularity(config: RunConfig, by_seed: list[StoredParts], name: str, experts: tuple[str, ...]) -> dict[str, Any]:
+def _modularity(
+    config: RunConfig, by_seed: list[StoredParts], name: str, experts: tuple[str, ...], shared: bool
+) -> dict[str, Any]:
     """Return contributions by domain and expert, accuracies as experts come and go: means over the seeds."""
     rule = get_rule(name)
     records = [stored.banks[config.main_bank(rule.form)] for stored in by_seed]
     domains = by_seed[0].domains
     added = torch.stack([mean_contributions(rule, record, len(domains)) for record in records]).nanmean(0)
     rows = {domain: row.tolist() for domain, row in zip(domains, added, strict=True) if not bool(row.isnan().any())}
-    changes = [grow_and_shrink(rule, record) for record in records]
-    curves = torch.tensor([change["one_by_one"] for change in changes], dtype=torch.float64)
-    without = {
-        expert: {
-            key: sum(change["without"][index][key] for change in changes) / len(changes)
-            for key in changes[0]["without"][index]
-        }
-        for index, expert in enumerate(experts)
-    }
-    return {
-        "rule": name,
-        "experts": list(experts),
-        "contributions": rows,
-        "one_by_one": curves.mean(0).tolist(),
-        "without": without,
-    }
+    changes = leave_one_out.study(rule, records, experts, shared)
+    return {"rule": name, "experts": list(experts), "contributions": rows, **changes}

@@ -182,11 +182,21 @@ def _check_run(config: RunConfig, data: dict[int, Data]) -> None:
         )
     if stages := own_stages(config):
         return stages.check_run(config, data)
+    if config.controlled_bank and config.by == "domain" and not all(map(_has_domains, data.values())):
+        raise RedxError(
+            f"Domains of task '{config.task}' share classes, so the risk cannot be kept in each of them; leave out by, "
+            "or choose all."
+        )
     build_encoder(config)
     if config.controlled_bank:
         for seed in config.seeds:
             _, calibration = split_validation(data[seed], config.ownership.calibration, seed)
             supported_risk(config.risk, len(calibration), config.confidence, warn=False)
+
+
+def _has_domains(data: Data) -> bool:
+    """Return whether every class belongs to one domain, so that the risk can be kept in each of them."""
+    return min(data.domain_of_classes(), default=-1) >= 0
 
 
 def _check_folders(cells: Sequence[tuple[RunConfig, Path]], engine: Engine) -> None:

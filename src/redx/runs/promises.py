@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import fmean
 from typing import Any
 
+from redx.composition.evaluation import predict
 from redx.composition.metrics import exact_interval
-from redx.composition.parts import Parts
-from redx.composition.risk import RiskControl, group_interval, harm_figures
+from redx.composition.parts import Cutoffs, Parts
+from redx.composition.risk import RiskControl, group_confidence, group_interval, harm_figures, smallest_risk
 from redx.composition.rules import Rule, RuleId, get_rule
 from redx.config import RunConfig
 
 SHARES = ("base", "clean", "worst", "harm", "routing_harm")  # of a domain: means over seeds
+PRICED = "red"  # the rule whose accuracy at other risks is in the summary
+LARGER_RISKS = (0.02, 0.05, 0.1)
+NO_CUTOFFS = Cutoffs(-math.inf, -math.inf)  # an expert in quarantine, or outside its own classes, stays silent
 
 
 def with_promises(
@@ -39,6 +44,8 @@ def with_promises(
         rule, bank = get_rule(RuleId.parse(name).rule), RuleId.parse(name).bank
         if rule.form == bank_id.form and rule.adversary and (bank or config.main.get(rule.form)) == bank_id.name:
             figures["risk"] = _promise(rule, figures["worst_harm"], kept, units)
+            if name == PRICED:
+                figures["risk"]["price"] = _price(rule, kept)
     return rules
 
 
@@ -67,6 +74,41 @@ def _promise(rule: Rule, harm: float, kept: Sequence[tuple[RiskControl, Parts]],
     if first.by == "domain":
         promise["domains"] = _domains([control.by_domain(parts, rule) for control, parts in kept], first.budget)
     return promise
+
+
+def _price(rule: Rule, kept: Sequence[tuple[RiskControl, Parts]]) -> dict[str, Any]:
+    """Return the accuracy of a rule at larger risks, with the budget `routing`, and where no cut-off excludes anything.
+
+    All are means over the seeds, on the test split; `routing` is None where the domains of the calibration examples are
+    not known, and the present accuracy where the budget is this one already.
+    """
+
+    def accuracy(risk: float | None = None, budget: str | None = None) -> float:
+        """Return the accuracy at another promise; without a risk that of all experts, cut off by nothing."""
+        shares = []
+        for control, parts in kept:
+            cutoffs = NO_CUTOFFS
+            if risk is not None:
+                promise = (control.confidence, control.by, control.small, budget or control.budget)
+                cutoffs = control.at(risk, *promise).cutoffs_for(parts.base, parts.named)
+            answers = predict(rule, replace(parts, cutoffs=cutoffs))
+            shares.append(float((answers == parts.true_labels()).double().mean()))
+        return fmean(shares)
+
+    now = max(control.risk for control, _ in kept)
+    least = max(_smallest_risk(control) for control, _ in kept)
+    known = all(control.mistakes is not None for control, _ in kept)
+    return {
+        "risks": {f"{risk:g}": accuracy(risk) for risk in LARGER_RISKS if risk > now and risk >= least},
+        "routing": accuracy(now, "routing") if known else None,
+        "uncut": accuracy(),
+    }
+
+
+def _smallest_risk(control: RiskControl) -> float:
+    """Return the smallest risk that the calibration examples support."""
+    confidence = control.confidence if control.groups is None else group_confidence(control.confidence)
+    return smallest_risk(control.units, confidence)
 
 
 def _interval(share: float, units: int, grouped: bool = False) -> dict[str, float]:

@@ -1,8 +1,9 @@
 """Groups of options that tasks read; the keywords are those of `redx.runs.options`."""
 
 TRAINING = ("routing", "batch", "virtual_batch", "epochs_experts", "epochs_router", "patience", "study")
-RISK = ("risk", "confidence", "score")
-BASE = ("device", "share", "limit", *RISK, *TRAINING, "epochs_base", "integrate")
+RISK = ("risk", "confidence", "budget", "score")
+BY_DOMAIN = ("by", "small")
+BASE = ("device", "share", "limit", *RISK, *BY_DOMAIN, *TRAINING, "epochs_base", "integrate")
 TABLE = ("file", "text", "label", "domain", "split_column", "clusters", "split")
 TRUNK = ("trunk", "depth")
 ENCODING = ("backbone", "blocks", "pooling", "precision", "tokens", "runtime", *TRUNK, "train_blocks")

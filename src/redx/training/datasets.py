@@ -141,7 +141,13 @@ def shared_rows(data: Data, share: float, seed: int, least: int = 0) -> Tensor:
     for label in data.train.labels.unique():
         rows = torch.nonzero(data.train.labels == label)[:, 0]
         chosen.append(rows[torch.randperm(len(rows), generator=draw)[: max(round(share * len(rows)), least)]])
-    return torch.cat(chosen).sort().values
+    rows = torch.cat(chosen).sort().values
+    if not len(rows):
+        raise RedxError(
+            f"A share of {share:g} of {len(data.train)} training examples is no example of any label, so "
+            "the base has none to learn from; choose a larger share."
+        )
+    return rows
 
 
 def split_validation(examples: Data | Features | Split, calibration: float, seed: int) -> tuple[Tensor, Tensor]:
