@@ -85,7 +85,8 @@ def test_a_run_without_a_promise_promises_nothing() -> None:
 
 def priced(clean: float, budget: str = "harm", **price: Any) -> str:
     known = {"uncut": 0.99, "risks": {"0.02": 0.95, "0.05": 0.985}, "routing": 0.99} | price
-    risk = {"risk": 0.01, "confidence": None, "budget": budget, "harm": {"mean": 0.0, "low": 0.0, "high": 0.01}}
+    harm = {"mean": 0.0, "low": 0.0, "high": 0.01}
+    risk = {"risk": 0.01, "confidence": None, "budget": budget, "harm": harm, "routing_harm": harm}
     red = entry(clean, certified={"1": 0.8}, noise={"swap": {"1": 0.85}}, risk=risk | {"price": known})
     return verdict({"rules": {"base": entry(0.8), "red": red}})
 
@@ -100,8 +101,8 @@ def test_the_verdict_names_what_keeps_the_accuracy_where_the_cutoffs_are_expensi
 
 
 def test_the_promise_of_a_budget_is_told_as_what_it_is() -> None:
-    assert "at most 0.01 less by the router's doing" in priced(0.98, "routing")
-    assert "at most 0.01 less, on average" in priced(0.98)
+    assert "Routers alone harm 0.0000 of the test examples" in priced(0.98, "routing")
+    assert "At worst 0.0000 of the test examples are harmed" in priced(0.98)
     routing = {"mean": 0.002, "low": 0.0, "high": 0.01}
     risk = {"risk": 0.01, "confidence": None, "budget": "routing", "routing_harm": routing}
     red = entry(0.9, risk=risk | {"harm": {"mean": 0.05, "low": 0.04, "high": 0.06}})
