@@ -219,11 +219,13 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--risk", type=float, default=0.01)
     parser.add_argument("--part", choices=("all", "domains", "bad"), default="all")
+    parser.add_argument("--seed", type=int, action="append", help="seed of the run; by default all")
     options = parser.parse_args()
     torch.set_num_threads(1)
     config = read_config(options.run)
-    seeds = [Seed(options.run, config, seed) for seed in config.seeds]
-    print(f"{options.run}, risk {options.risk:g}, seeds {', '.join(map(str, config.seeds))}, {DIVISIONS} divisions")
+    numbers = options.seed or list(config.seeds)
+    seeds = [Seed(options.run, config, seed) for seed in numbers]
+    print(f"{options.run}, risk {options.risk:g}, seeds {', '.join(map(str, numbers))}, {DIVISIONS} divisions")
     if options.part in ("all", "domains"):
         show_domains(seeds, options.risk)
     if options.part in ("all", "bad"):
