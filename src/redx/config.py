@@ -295,8 +295,9 @@ class ModelConfig(StrictConfig):
 
     @property
     def has_ownership(self) -> bool:
-        """Whether the experts have ownership scores: risk control reads them, and so does the router `keys`."""
-        return not self.router.is_trained or any(bank.controlled for bank in self.banks.values())
+        """Whether the experts have ownership scores, which risk control, `keys` and some trained routers read."""
+        read = not self.router.is_trained or self.router.add_ownership
+        return read or any(bank.controlled for bank in self.banks.values())
 
     @property
     def controlled_bank(self) -> BankId | None:

@@ -288,10 +288,16 @@ def test_the_strip_shows_the_monitor(browser: Any, clouds: redx.Run) -> None:
         (answer, *_) = post(page, "api/predict", {"inputs": [[0.5, -1.0, 8.0, 0.0, 0.25, 1.5]] * 400})["answers"]
         post(page, "api/labels", {"labels": [{"id": answer["id"], "label": answer["base"]}]})
         page.reload()
-        page.wait_for_selector("#monitor[data-alarm=true]")  # equal inputs are not like the calibration examples
+        page.wait_for_selector("#monitor[data-alarm=false]")
         shown = text(page, "#monitor")
+        assert "The promise holds so far" in shown
         assert "400 lines, 1 labelled" in shown
-        assert "Alarm: the confidences are not like those" in shown
+        state = json.loads(page.request.get(page.url.split("#")[0] + "api/monitor").text())
+        alarm = state | {"alarm": True, "verdict": "Alarm: the harm <b>is</b> above the risk."}
+        page.route("**/api/monitor", lambda route: route.fulfill(json=alarm))
+        page.reload()
+        page.wait_for_selector("#monitor[data-alarm=true]")
+        assert "Alarm: the harm <b>is</b> above the risk." in text(page, "#monitor")
 
 
 def post(page: Any, path: str, body: dict[str, Any]) -> Any:

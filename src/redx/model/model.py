@@ -661,7 +661,7 @@ class Model(nn.Module):
             return ownership, ownership
         router = self.joint_routers.get(bank_id, self.router) if bank_id else self.router
         gates = router.gates(h, self.experts)
-        if router is not self.router or not self.config.router.add_ownership or not self.config.has_ownership:
+        if router is not self.router or not self.config.router.add_ownership:
             return gates, None
         ownership = self.experts.ownership_scores(h)
         return gates + ownership, ownership

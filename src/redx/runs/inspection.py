@@ -12,6 +12,7 @@ from redx.io.array_files import array_header
 from redx.io.reading import parse_json, read_json
 from redx.io.tensor_files import CHECKPOINT_KEY, TensorEntry, file_form, open_tensors
 
+THRESHOLDS = {"simplex", "box", "groups", "mistakes", "domains", "class_domains", "domain_head"}  # of calibration
 JSONS = {  # kinds of JSON files by keys that they all have
     "settings of a run": {"task", "banks", "seeds"},
     "summary of a run": {"schema", "rules"},
@@ -98,9 +99,9 @@ def _file_kind(names: set[str], about: dict[str, Any]) -> str:
         return f"checkpoint, {info.get('kind', 'unknown')}"
     starts = {re.split(r"[./]", name)[0] for name in names}
     plain = {name for name in names if not name.startswith("losses.")}
-    if plain - {"confidences", "groups"} == {"base", "residuals", "gates", "labels", "domains"}:
+    if plain - {"confidences", "groups", "named"} == {"base", "residuals", "gates", "labels", "domains"}:
         return "parts"
-    if names - {"groups"} == {"simplex", "box"}:
+    if {"simplex", "box"} <= names and names <= THRESHOLDS | {name for name in names if ":" in name}:
         return "thresholds of calibration examples"
     if {"classifier.weight", "standardise.mean"} <= names:
         return "base"
