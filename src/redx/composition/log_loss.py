@@ -68,6 +68,41 @@ def active_losses(losses: Losses, parts: Parts) -> Tensor:
     return torch.where(parts.active("simplex"), losses.experts, losses.base[:, None])
 
 
+def expert_losses(parts: Parts) -> tuple[Tensor, Tensor]:
+    """Return the log-loss of the base and with one residual added in full, whatever the cut-offs are.
+
+    Parameters
+    ----------
+    parts
+        The record of N examples and K residual experts, with known labels and at least two classes.
+
+    Returns
+    -------
+    tuple of Tensor
+        Losses of the base, (N,), and with each expert, (N, K), in float64 and without a bound on rounding errors. Of a
+        record that holds a shortlist, those that were computed over all classes.
+
+    Examples
+    --------
+    >>> parts = Parts(torch.zeros(1, 2), torch.tensor([[[0.0, 1.0]]]), torch.zeros(1, 1), torch.tensor([0]))
+    >>> expert_losses(parts)
+    (tensor([0.6931], dtype=torch.float64), tensor([[1.3133]], dtype=torch.float64))
+    """
+    if parts.base.shape[1] == 1:
+        raise RedxError(_REGRESSION)
+    parts.true_labels()
+    if parts.losses is not None:
+        return parts.losses.base.double(), parts.losses.experts.double()
+    red, found = get_rule("red"), []
+    for _, part in parts.chunks(PIECE):
+        base, labels = part.base.double(), part.true_labels()
+        found.append((_losses(red, base, labels), _losses(red, base[:, None] + part.residuals, labels)))
+    if not found:
+        return torch.zeros(0, dtype=torch.float64), torch.zeros(0, parts.experts, dtype=torch.float64)
+    base, alone = zip(*found, strict=True)
+    return torch.cat(base), torch.cat(alone)
+
+
 def log_losses(rule: Rule | str, parts: Parts, weights: Tensor | None = None) -> Tensor:
     """Return the log-loss of every example under a rule.
 
@@ -302,6 +337,7 @@ def _losses(rule: Rule, scores: Tensor, labels: Tensor) -> Tensor:
     return logits.logsumexp(-1) - own
 
 
+_REGRESSION = "A regression has no log-loss; choose a task with classes."
 _NOT_COMPUTED = (
     "These parts hold a shortlist of the classes, and the losses of this mixture were not computed over all of them; "
     "choose ε = 1, or a rule whose losses are known."
@@ -314,7 +350,7 @@ class _Adversary:
     def __init__(self, rule: Rule, parts: Parts, weights: Tensor) -> None:
         self.rule, self.weights, self.shortlist = rule, weights, parts.losses
         if parts.base.shape[1] == 1:
-            raise RedxError("A regression has no log-loss; choose a task with classes.")
+            raise RedxError(_REGRESSION)
         self.labels = parts.true_labels()
         self.is_mixed = rule.read(probe := parts.base[:0]) is not probe
         if parts.losses is not None:
