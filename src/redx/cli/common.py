@@ -116,11 +116,12 @@ def show_main_rules(summary: dict[str, Any]) -> None:
 
 def show_perplexity(summary: dict[str, Any]) -> None:
     """Print the perplexity of a language model by domain; nothing for other models."""
-    from redx.report.tables import perplexity_table
+    from redx.report.tables import perplexity_table, requests_table
 
-    table = perplexity_table(summary["rules"], summary.get("domains", []))
-    if table.rows:
-        show_table(list(table.columns), [list(map(str, row)) for row in table.rows], table.title)
+    by_domain = perplexity_table(summary["rules"], summary.get("domains", []))
+    for table in (by_domain, requests_table(summary.get("requests", {}))):
+        if table.rows:
+            show_table(list(table.columns), [list(map(str, row)) for row in table.rows], table.title)
 
 
 def show_brief(summary: dict[str, Any]) -> None:

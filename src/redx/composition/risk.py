@@ -866,6 +866,29 @@ class RiskControl:
             log.warning("%d calibration examples were left out, for their labels are unknown", self.unknown)
         return self
 
+    def calibrate_excess(self, excess: RequestExcess, names: Sequence[str] = ()) -> Self:
+        """Set the cut-offs of a log-loss by requests that were measured; returns the control itself.
+
+        Parameters
+        ----------
+        excess
+            What every expert costs requests that nothing was trained or chosen on, with one confidence for each request
+            and expert.
+        names
+            The names of the experts.
+
+        Raises
+        ------
+        RedxError
+            If the control is not one of log-loss, or if there are too few requests for the risk.
+        """
+        if self.loss != "log":
+            raise RedxError("Requests calibrate a log-loss; choose RiskControl(loss='log').")
+        self.given, self.names, self._cutoffs, self._by_domain = True, tuple(names), None, None
+        self._set_steps(excess)
+        self._risk = self._supported(self._risk, self._unit_confidence)
+        return self
+
     def _set_steps(self, excess: RequestExcess) -> None:
         """Keep the step functions of requests."""
         steps = excess.steps(self.bound, bool(self.domain_names))
@@ -992,7 +1015,7 @@ class RiskControl:
         region = controlled_region(rule)
         cutoff = getattr(self.cutoffs, region)
         if self.loss == "log":
-            return self._report_excess(record, cutoff)
+            return self.report_excess(*self._measure(record))
         before, after = _count_harm(rule, in_pieces(record), [self._with_confidences, self.apply])
         return {
             "risk": self.risk,
@@ -1010,9 +1033,16 @@ class RiskControl:
             **({} if self.by == "all" else {"domains": self.by_domain(record, rule)}),
         }
 
-    def _report_excess(self, record: Record, cutoff: float) -> dict[str, Any]:
-        """Return what `report` returns for a log-loss."""
-        excess, unknown = self._measure(record)
+    def report_excess(self, excess: RequestExcess, unknown: int = 0) -> dict[str, Any]:
+        """Return what `report` returns for a log-loss, of requests that were measured.
+
+        Parameters
+        ----------
+        excess
+            What every expert costs the requests.
+        unknown
+            How many examples were left out because their label is unknown.
+        """
         values, confidences, base = excess.means()
         if not len(excess):
             raise RedxError(_no_labels(unknown))
@@ -1027,7 +1057,7 @@ class RiskControl:
             "score": "as given" if self.given else self.score,
             "by": self.by,
             "budget": self.budget,
-            "cutoff": None if self.by == "domain" else _finite_or_text(cutoff),
+            "cutoff": None if self.by == "domain" else _finite_or_text(float(self.cutoffs.simplex)),
             "calibration": self.examples,
             "groups": self.units,
             "examples": len(excess),

@@ -31,6 +31,7 @@ from redx.io.manifest import is_expected
 from redx.io.reading import guarded, read_json
 from redx.io.safetensors_files import read_tensors
 
+FILES = ("risk.json", "thresholds.safetensors")
 Number = Annotated[float, Field(allow_inf_nan=True)]
 
 
@@ -109,7 +110,7 @@ def write_calibration(
     write_tensors(thresholds_file, control.thresholds | groups | others)
 
 
-def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> RiskControl | None:
+def read_calibration(folder: Path, experts: Sequence[Any] = (), files: tuple[str, str] = FILES) -> RiskControl | None:
     """Return the risk control of a seed, or None where it has none.
 
     Parameters
@@ -118,8 +119,10 @@ def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> RiskControl |
         Folder of the seed, RUN/seed-N.
     experts
         The experts of the seed, in order.
+    files
+        The names of the two files, where they are not the usual ones.
     """
-    return _read(folder, experts).get(None)
+    return _read(folder, experts, files).get(None)
 
 
 def read_compared(folder: Path, experts: Sequence[Any] = ()) -> dict[BankId, RiskControl]:
@@ -127,9 +130,9 @@ def read_compared(folder: Path, experts: Sequence[Any] = ()) -> dict[BankId, Ris
     return {bank_id: control for bank_id, control in _read(folder, experts).items() if bank_id is not None}
 
 
-def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskControl]:
+def _read(folder: Path, experts: Sequence[Any], files: tuple[str, str] = FILES) -> dict[BankId | None, RiskControl]:
     """Return every control of a seed by its bank; that of the model itself has None."""
-    path, thresholds_file = folder / "risk.json", folder / "thresholds.safetensors"
+    path, thresholds_file = (folder / name for name in files)
     if not is_expected(path):
         return {}
     about: RiskFile = read_json(path, RiskFile, misfit="does not hold a calibration", advice="repeat the run")

@@ -113,6 +113,39 @@ def perplexity_table(rules: Summary, domains: Sequence[str]) -> Table:
     return Table("Perplexity by domain", ("rule", *domains, "mean"), tuple(rows), note)
 
 
+def requests_table(requests: Summary) -> Table:
+    """Return the table of losses where the prompt decides for all of a text; empty where nothing was measured so.
+
+    Parameters
+    ----------
+    requests
+        The section `requests` of summary.json.
+    """
+    words = {
+        "base": "base",
+        "own": "own expert",
+        "plain": "RED without a cut-off",
+        "plain, worst": "RED without a cut-off, any router of a text",
+        "request": "RED by request",
+        "request, worst": "RED by request, any router of a text",
+    }
+    losses = requests.get("losses", {})
+    rows = tuple(
+        (words[name], f"{losses[name]:.4f}", f"{math.exp(losses[name]):.3f}") for name in words if name in losses
+    )
+    if not rows:
+        return Table("By request", (), ())
+    note = (
+        f"Tokens after a prompt of {requests['prompt']}, which decides once which experts are active and how they are "
+        f"mixed; mean over {requests['requests']} texts of the loss a token, in nats. Any router of a text: the worst "
+        f"that is constant over it. Risk {requests['risk']:g}: on average it raises the loss by no more above the "
+        f"base's, where an excess above {requests['bound']:g} counts as that; here it raises it by "
+        f"{requests['excess']:.4f} (95 %: {requests['low']:.4f} to {requests['high']:.4f}). An expert is active in "
+        f"{100 * requests['active']:.1f} % of texts and experts."
+    )
+    return Table("By request", ("", "loss", "perplexity"), rows, note)
+
+
 def domains_table(rules: Summary, order: Sequence[str]) -> Table:
     """Return the table of accuracy by rule and domain; domains that `order` does not name come last."""
     present = {domain: None for entry in rules.values() for domain in entry.get("per_domain", {})}
