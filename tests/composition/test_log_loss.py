@@ -178,6 +178,17 @@ def test_float32_is_rounded_upwards() -> None:
     assert float(slack.max()) < 0.05, "of losses of up to 3,000"
 
 
+def test_small_probabilities_are_rounded_upwards() -> None:
+    parts = draw_parts(64, 5, 100, dtype=torch.float32)
+    parts = replace(parts, residuals=4 * parts.residuals)
+    certified = certified_losses("uniform", parts)
+    drawn = torch.cat([torch.eye(5), torch.rand(200, 5, generator=generator(0, "drawn"))])
+    for weights in drawn / drawn.sum(-1, keepdim=True):
+        probabilities = compose("uniform", parts, weights.expand(64, -1)).double()
+        own = probabilities.gather(1, parts.true_labels()[:, None])[:, 0] / probabilities.sum(-1)
+        assert bool((certified >= -own.log()).all())
+
+
 def total_variation_vertices(weights: Tensor, epsilon: float) -> list[Tensor]:
     """All vertices of the weights within a total variation of ε, by definition."""
     experts, found = len(weights), []

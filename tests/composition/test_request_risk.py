@@ -109,6 +109,29 @@ def test_the_mean_excess_of_new_requests_is_at_most_the_risk(risk: float) -> Non
     assert mean > risk - 3 * bound / 41, "no more is given up than the finite number costs"
 
 
+def test_the_mean_excess_in_every_domain_is_at_most_the_risk() -> None:
+    """2,000 calibrations of two domains; the risk is kept in each of them, and so for any mix of them."""
+    risk, bound, many = 0.1, 0.5, by_domain(draw_requests(2000, 3))
+    excess = RequestExcess()
+    excess.update(many, many.named)
+    values, confidences, _ = excess.means()
+    steps, named = excess.steps(bound, by_domain=True), torch.arange(2000) % 2
+    source, found = generator(0, "divisions"), torch.zeros(2000, 2)
+    assert steps.domains is not None
+    for trial in range(2000):
+        used = torch.zeros(2000, dtype=torch.bool).index_fill_(0, torch.randperm(2000, generator=source)[:60], True)
+        rows = used[steps.groups]
+        thresholds = {"simplex": steps.thresholds[rows], "box": steps.thresholds[rows]}
+        settings = {"loss": "log", "bound": bound, "by": "domain", "small": "silent", "domain_names": ("x", "y")}
+        chosen = {"groups": steps.groups[rows], "domains": steps.domains[rows], "amounts": steps.amounts[rows]}
+        control = RiskControl.from_thresholds(thresholds, risk, **settings, **chosen)  # pyright: ignore[reportArgumentType]
+        cutoffs = control.domain_cutoffs("simplex")[named]
+        worst = worst_excess(values, confidences > cutoffs[:, None], bound)
+        found[trial] = torch.stack([worst[~used & (named == index)].mean() for index in range(2)])
+    assert bool((found.mean(0) <= risk + 3 * found.std(0) / math.sqrt(2000)).all())
+    assert float(found.mean(0)[1]) > risk - 3 * bound / 30
+
+
 def test_with_a_confidence_fewer_calibrations_exceed_the_risk() -> None:
     bound, risk, many = 0.5, 0.15, draw_requests(2000, 3)
     excess = RequestExcess()

@@ -33,7 +33,7 @@ from torch.nn.functional import cross_entropy
 
 from redx.composition import certificate
 from redx.composition.parts import Losses, Parts
-from redx.composition.rules import Rule, compose, contributing, get_rule, to_logits, vertex_scores
+from redx.composition.rules import Rule, UniformRule, compose, contributing, get_rule, to_logits, vertex_scores
 from redx.errors import RedxError
 
 PIECE = 2**19  # values of N·K·C that are processed at once: few enough for the cache in float64
@@ -352,7 +352,7 @@ class _Adversary:
         if parts.base.shape[1] == 1:
             raise RedxError(_REGRESSION)
         self.labels = parts.true_labels()
-        self.is_mixed = rule.read(probe := parts.base[:0]) is not probe
+        self.is_mixed = isinstance(rule, UniformRule)  # probabilities are mixed, not logits
         if parts.losses is not None:
             self.known = known_losses(rule, parts, weights)
             self.alone = active_losses(parts.losses, parts).double()
@@ -367,7 +367,7 @@ class _Adversary:
         silent = ~weights.any(-1, keepdim=True) if not rule.keeps_base else torch.zeros(len(parts), 1, dtype=torch.bool)
         self.start = torch.where(silent, 0.0, self.scores)  # the scores from which an adversary moves towards experts
         self.vertices = vertex_scores(rule, part).double() if rule.adversary == "simplex" else self.scores[:, None]
-        self.error = _rounding(self.base, rule.read(part.residuals), rule.adversary == "box")
+        self.error = _rounding(self.base, rule.read(part.residuals), rule.adversary == "box", self.is_mixed)
 
     @property
     def plain(self) -> Tensor:
@@ -415,11 +415,15 @@ class _Adversary:
         return lead.logsumexp(-1) + self.error
 
 
-def _rounding(base: Tensor, residuals: Tensor, box: bool) -> Tensor:
-    """Return a bound on how far rounding of the scores of any router moves the log-loss, (N,)."""
+def _rounding(base: Tensor, residuals: Tensor, box: bool, probabilities: bool) -> Tensor:
+    """Return a bound on how far rounding of the scores of any router moves the log-loss, (N,).
+
+    Probabilities are not negative, so the relative error of a mixture is small, which is the error of its logarithm.
+    """
     size = residuals.abs().double().amax(-1)  # (N, K)
     mixed = size.sum(-1) if box else size.amax(-1) if size.shape[1] else size.sum(-1)
     largest = base.abs().amax(-1) + mixed
+    largest = largest.clamp_min(1.0) if probabilities else largest
     own, wide, steps = torch.finfo(residuals.dtype), torch.finfo(torch.float64), size.shape[1] + 8
     scores = 4 * steps * (own.eps * largest + own.tiny)  # of two scores, here and in the router's own computation
     return torch.where(mixed == 0, 0.0, scores) + (base.shape[-1] + steps) * wide.eps * (largest + 1)
