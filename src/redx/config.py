@@ -98,6 +98,17 @@ class AdapterConfig(StrictConfig):
         default=(0.2, 0.5, 1.0), min_length=1, description="weights of a merge, chosen on validation documents"
     )
 
+    prompt: int = Field(
+        default=32,
+        ge=1,
+        le=8192,
+        description="first tokens of a document that decide for all of it, at most half of it",
+    )
+    request_risk: float | None = Field(
+        default=None, ge=0, description="nats a token by which a router of a whole text may cost more than the base"
+    )
+    request_bound: float = Field(default=0.5, gt=0, description="nats a token above which a text costs no more")
+
     @field_validator("given", mode="before")
     @classmethod
     def check_given(cls, given: Any) -> Any:

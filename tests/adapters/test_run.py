@@ -81,6 +81,40 @@ def test_the_summary_is_that_of_other_runs(adapters: redx.Run) -> None:
     assert summary["cost"]["parameters"]["residual/plain"] > 0
 
 
+def test_requests_are_measured_after_their_prompts(adapters: redx.Run) -> None:
+    """The losses of base, own and worst adapter, computed anew by peft's forward on every test document."""
+    requests = adapters.summary["requests"]
+    assert (requests["prompt"], requests["requests"], requests["bound"]) == (12, 18, 0.5)
+    assert requests["calibration"] == 18
+    assert requests["risk"] == pytest.approx(0.5 / 19), "the smallest that 18 documents support"
+    config = RunConfig.model_validate(json.loads((adapters.folder / "config.json").read_text()))
+    data = stages.load(config, 0)
+    composed = redx.load(adapters.folder)
+    assert isinstance(composed, ComposedLM)
+    base, own, worst = [], [], []
+    for window in stages.windows(data.documents, "test", composed.base.tokenizer, 24, 6):
+        logits = composed.stack.forward([None, *DOMAINS], window.tokens[None, :-1].expand(4, -1)).logits
+        labels = window.tokens[1:].expand(4, -1)
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), labels, reduction="none")[:, 11:].mean(1)
+        base.append(losses[0])
+        own.append(losses[1 + window.domain])
+        worst.append(losses[1:].amax())
+    found = requests["losses"]
+    for name, values in (("base", base), ("own", own), ("plain, worst", worst)):
+        assert found[name] == pytest.approx(float(torch.stack(values).mean()), rel=1e-5)
+    assert found["request, worst"] <= found["plain, worst"]
+    assert found["plain"] <= found["plain, worst"] + 1e-6
+    assert found["request"] <= found["request, worst"] + 1e-6
+    assert requests["low"] <= requests["excess"] <= requests["high"]
+
+
+def test_a_risk_of_requests_that_nothing_supports_is_refused(finished: Path, tmp_path: Path) -> None:
+    settings = settings_of(finished)
+    for risk, message in ((0.01, "18 calibration requests"), (0.6, "the bound")):
+        with pytest.raises(RedxError, match=message):
+            redx.run("adapters", "tiny", out=tmp_path / "run", train=True, request_risk=risk, **settings)
+
+
 def test_the_figures_are_those_of_the_model(adapters: redx.Run) -> None:
     """The losses of base and own adapters, computed anew by peft's forward on every test document."""
     config = RunConfig.model_validate(json.loads((adapters.folder / "config.json").read_text()))

@@ -2,6 +2,7 @@
 
 SEED/adapters/NAME/  adapter_config.json, adapter_model.safetensors, ownership.safetensors
 SEED/library.json  router.safetensors  merges.json  risk.json  thresholds.safetensors  parts/  stages.json
+SEED/requests.json  requests.safetensors  request-figures.json
 
 Everything after the parts, from evaluation to report, is that of other runs.
 """
@@ -46,17 +47,20 @@ from redx.adapters.library import (
 )
 from redx.adapters.merging import choose_merges
 from redx.adapters.methods import check_method
+from redx.adapters.requests import FIGURES, REQUESTS, RequestReader, new_control, prompt_tokens
 from redx.adapters.routing import running_mean, train_score
 from redx.adapters.streaming import PLAIN, shortlisted_parts, stream
 from redx.adapters.training import save_adapter, train_adapter
 from redx.composition.metrics import by_domain
-from redx.composition.parts import Pieces
-from redx.composition.risk import RiskControl, group_confidence, supported_risk
+from redx.composition.parts import Parts, Pieces
+from redx.composition.request_risk import supported_excess
+from redx.composition.risk import RiskControl, group_confidence, smallest_risk, supported_risk
 from redx.config import AdapterConfig, RunConfig
 from redx.data.dataset import Split
 from redx.engine import Plan
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order, write_bytes, write_json, write_tensors
+from redx.io.manifest import is_expected
 from redx.io.reading import exists, read_json
 from redx.io.safetensors_files import open_safetensors
 from redx.models.calibration import read_calibration, write_calibration
@@ -68,6 +72,7 @@ from redx.runs.stages import SeedTask
 from redx.runs.transaction import edit, recover
 from redx.training.router import train_router
 
+PROMISED = ("risk", "bound", "confidence", "score", "calibration", "cutoffs")  # of a request, in summary.json
 log = logging.getLogger("redx")
 PREFIXES = (1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233)  # lengths of beginnings that routers are trained on
 
@@ -125,10 +130,14 @@ def check_run(config: RunConfig, data: dict[int, DocumentData]) -> None:
     if config.controlled_bank is None:
         raise RedxError("Adapters are residual experts; leave out --run, or choose --run red.")
     settings = _settings(config)
+    new_control(settings, config.confidence)  # says so where these settings promise nothing
     for documents in data.values():
         most = settings.documents * settings.calibration
         count = sum(min(most, len(own["calibration"])) for own in documents.documents.values())
-        supported_risk(config.risk, count, group_confidence(config.confidence), warn=False, unit="documents")
+        held = group_confidence(config.confidence)
+        supported_risk(config.risk, count, held, warn=False, unit="documents")
+        least = smallest_risk(count, held)
+        supported_excess(settings.request_risk, count, settings.request_bound, least, warn=False)
     with opened_base(config) as base:
         methods = [check_adapter(folder, base).method for folder in given_adapters(settings).values()]
     trained = ["LORA"] if len(methods) < len(next(iter(data.values())).domains) else []
@@ -245,13 +254,22 @@ def make_calibration(task: SeedTask, data: DocumentData) -> None:
     config, settings = task.config, _settings(task.config)
     with _opened_model(task) as composed:
         found = _windows(task, data, "calibration", settings.documents * settings.calibration)
-        pieces = Pieces(lambda: (one.parts(config.score) for one in stream(composed, found, title="calibrating")))
+        requests = RequestReader(prompt_tokens(settings))
+
+        def read() -> Iterator[Parts]:
+            for one in stream(composed, found, title="calibrating"):
+                whole = one.parts(config.score)
+                requests.update(one, whole)
+                yield whole
+
         promise = RiskControl(config.risk, config.confidence, config.score, budget=config.budget)
-        control = promise.calibrate(pieces)
+        control = promise.calibrate(Pieces(read))
     control.names = task.info.domains
+    by_request = new_control(settings, config.confidence).calibrate_excess(requests.excess, task.info.domains)
     recover(task.folder)
     with edit(task.folder) as transaction:
         write_calibration(transaction.new("risk.json"), transaction.new("thresholds.safetensors"), control)
+        write_calibration(transaction.new(REQUESTS[0]), transaction.new(REQUESTS[1]), by_request)
 
 
 def make_parts(task: SeedTask, data: DocumentData) -> None:
@@ -259,15 +277,20 @@ def make_parts(task: SeedTask, data: DocumentData) -> None:
     config, settings = task.config, _settings(task.config)
     control = read_calibration(task.folder)
     assert control is not None
+    by_request = read_calibration(task.folder, files=REQUESTS)  # runs of older versions have none
+    requests = None if by_request is None else RequestReader(prompt_tokens(settings), by_request)
     merges = read_json(task.folder / "merges.json", dict[str, Any])
     with _opened_model(task) as composed:
         names = list(composed.names)
         for method, choice in merges.items():
             composed.stack.merge(method, method, [choice["scale"]] * len(names), names)
         found = _windows(task, data, "test", settings.documents)
-        banks = shortlisted_parts(composed, found, config.score, control, list(merges))
+        watch = None if requests is None else requests.update
+        banks = shortlisted_parts(composed, found, config.score, control, list(merges), watch)
     recover(task.folder)
     with edit(task.folder) as transaction:
+        if requests is not None:
+            write_json(transaction.new(FIGURES), requests.figures())
         modules = module_hashes(transaction.folder, transaction.entries())
         write_parts(transaction.new("parts"), banks, task.info.domains, len(names), modules=modules)
 
@@ -320,7 +343,8 @@ def _describe(entry: AdapterEntry) -> dict[str, Any]:
 def describe_run(config: RunConfig, folder: Path, data: DocumentData) -> dict[str, Any]:
     """Return sections of the summary, all of the first seed.
 
-    These are `experts`, `merges`, `cost`, and `alone`, the loss of every adapter by domain.
+    These are `experts`, `merges`, `cost`, `alone`, the loss of every adapter by domain, and `requests`, what RED by
+    request promises and what it costs.
     """
     given = given_adapters(_settings(config))
     trained = {name: len(own["train"]) for name, own in data.documents.items() if name not in given}
@@ -341,8 +365,18 @@ def describe_run(config: RunConfig, folder: Path, data: DocumentData) -> dict[st
         "experts": {entry.name: _describe(entry) | {"examples": trained.get(entry.name)} for entry in entries},
         "alone": alone,
         "merges": read_json(seed_folder / "merges.json", dict[str, Any]),
+        **_describe_requests(seed_folder),
         "cost": {"parameters": sizes, "backbone_parameters": backbone},
     }
+
+
+def _describe_requests(folder: Path) -> dict[str, Any]:
+    """Return the section `requests` of the summary; nothing in a run of an older version."""
+    control = read_calibration(folder, files=REQUESTS)
+    if control is None or not is_expected(folder / FIGURES):
+        return {}
+    promise = {name: value for name, value in control.to_json().items() if name in PROMISED}
+    return {"requests": promise | read_json(folder / FIGURES, dict[str, Any])}
 
 
 def _count_values(path: Path) -> int:

@@ -8,8 +8,9 @@ shortlist of the vocabulary for every position, with the losses over the whole o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -32,6 +33,9 @@ POSITIONS = 16  # whose scores exist at once
 PLAIN, KEYED, CONTROLLED = (BankId("residual", name) for name in ("plain", "keys", "risk"))
 MIXED = ("red", "fixed")  # rules that mix several adapters
 VERTICES = 2  # tokens of a shortlist where only single rows count: the label and the best other one
+
+
+Watch: TypeAlias = "Callable[[Positions, Parts], None]"  # is given what is streamed
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Positions:
         domains, groups = (torch.full_like(labels, value) for value in (self.domain, self.document))
         return Parts(base, residuals, self.gates, labels, domains, sure, groups=groups)
 
-    def shortlisted(self, score: str, control: RiskControl, merges: Sequence[str]) -> Banks:
+    def shortlisted(self, score: str, control: RiskControl, merges: Sequence[str], watch: Watch | None = None) -> Banks:
         """Return what is kept of the positions: a record over a shortlist for every bank, with losses.
 
         Parameters
@@ -85,8 +89,12 @@ class Positions:
             The calibrated risk control of the bank `risk`.
         merges
             Names of the merges, in the order of their rows.
+        watch
+            Is given the positions and the record over the whole vocabulary.
         """
         whole = self.parts(score)
+        if watch is not None:
+            watch(self, whole)
         losses = self._row_losses()  # (R, P)
         own = losses[1 : 1 + self.experts].T
         logits, labels = shortlist(self.logits[: 1 + self.experts], self.labels)
@@ -175,12 +183,17 @@ def stream(
 
 
 def shortlisted_parts(
-    composed: ComposedLM, windows: Sequence[Window], score: str, control: RiskControl, merges: Sequence[str]
+    composed: ComposedLM,
+    windows: Sequence[Window],
+    score: str,
+    control: RiskControl,
+    merges: Sequence[str],
+    watch: Watch | None = None,
 ) -> Banks:
     """Return the records of test windows over shortlists, by bank; see `Positions.shortlisted`."""
     pieces: dict[BankId, list[Parts]] = {}
     for positions in stream(composed, windows, merges, "testing"):
         with torch.inference_mode():
-            for bank_id, parts in positions.shortlisted(score, control, merges).items():
+            for bank_id, parts in positions.shortlisted(score, control, merges, watch).items():
                 pieces.setdefault(bank_id, []).append(parts)
     return {bank_id: Parts.concatenate(parts) for bank_id, parts in pieces.items()}

@@ -116,11 +116,12 @@ def show_main_rules(summary: dict[str, Any]) -> None:
 
 def show_perplexity(summary: dict[str, Any]) -> None:
     """Print the perplexity of a language model by domain; nothing for other models."""
-    from redx.report.tables import perplexity_table
+    from redx.report.tables import perplexity_table, requests_table
 
-    table = perplexity_table(summary["rules"], summary.get("domains", []))
-    if table.rows:
-        show_table(list(table.columns), [list(map(str, row)) for row in table.rows], table.title)
+    by_domain = perplexity_table(summary["rules"], summary.get("domains", []))
+    for table in (by_domain, requests_table(summary.get("requests", {}))):
+        if table.rows:
+            show_table(list(table.columns), [list(map(str, row)) for row in table.rows], table.title)
 
 
 def show_brief(summary: dict[str, Any]) -> None:
@@ -152,22 +153,29 @@ def show_rules(summary: dict[str, Any], noisy: bool = False) -> None:
     rules = each_once(summary["rules"])
     first = next(iter(rules.values()))
     epsilons = list(first["certified"])[-1:]
+    losses = list(first.get("certified_loss", {}))[-1:]
     noises = [(kind, level) for kind, curve in first["noise"].items() for level in curve]
     if not noisy or len(noises) > 6:
         noises = [pair for pair in noises if pair in (("swap", "1"), ("blur", "1"))]
     noisy_columns = [f"{kind} {level}" for kind, level in noises]
     columns = ["rule", COLUMN, "accuracy", "95 %", "worst domain", *(f"certified ε={e}" for e in epsilons)]
-    columns += [*noisy_columns, "harm", "help"]
+    loss_columns = [f"log-loss ε={e}" for e in losses]
+    columns += [*loss_columns, *noisy_columns, "harm", "help"]
     rows = []
     for name, entry in rules.items():
         accuracy = entry["accuracy"]
         interval = f"{accuracy['low']:.4f}-{accuracy['high']:.4f}"
         row = [name, entry.get("shares") or "—", f"{accuracy['mean']:.4f}", interval, f"{entry['worst_domain']:.4f}"]
         row += [f"{entry['certified'][e]:.4f}" for e in epsilons]
+        row += [_number(entry["certified_loss"].get(e)) for e in losses]
         row += [f"{entry['noise'][kind][level]:.4f}" for kind, level in noises]
         rows.append([*row, f"{entry['harm']:.4f}", f"{entry['help']:.4f}"])
-    spare = ("95 %", "worst domain", "help", *reversed(noisy_columns), "harm")
+    spare = ("95 %", "worst domain", "help", *reversed(noisy_columns), "harm", *loss_columns)
     show_table(columns, rows, _title(summary), stacked=True, spare=spare)
+
+
+def _number(value: float | None) -> str:
+    return "—" if value is None else f"{value:.4f}"
 
 
 def _title(summary: dict[str, Any]) -> str:

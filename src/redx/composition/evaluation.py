@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from redx.composition import certificate, noise
+from redx.composition.log_loss import LossCertificate, active_losses, known_losses
 from redx.composition.metrics import Tally, by_domain, noise_area, unit_mean
-from redx.composition.parts import Held, Losses, Parts, Pieces, Record, in_pieces, predicted_classes
+from redx.composition.parts import Held, Parts, Pieces, Record, in_pieces, predicted_classes
 from redx.composition.rules import (
     BaseRule,
     Rule,
@@ -195,35 +196,6 @@ def _count(counts: Tally, rule: Rule, piece: Parts, weights: Tensor, losses: Ten
         counts.update(logits, part.base, part.true_labels(), part.domains, None if losses is None else losses[rows])
 
 
-def known_losses(rule: Rule, parts: Parts, weights: Tensor) -> Tensor | None:
-    """Return the losses over all classes of a rule on a shortlist, (N,); None where they were not computed.
-
-    Parameters
-    ----------
-    rule, parts, weights
-        The rule, the record of N examples, and the weight of every expert, (N, K). Where no expert or one alone has
-        weight, every cut-off's loss is known; a mixture's is known for the cut-off that it was computed with.
-    """
-    losses = parts.losses
-    if losses is None:
-        return None
-    cutoff = None if parts.cutoffs is None else parts.cutoffs.simplex
-    if rule.name in losses.mixed and cutoff == losses.cutoff:
-        return losses.mixed[rule.name]
-    used = (weights != 0).sum(-1)
-    if bool(((used > 1) | ((used == 1) & (weights.sum(-1) != 1))).any()):
-        return None
-    if not parts.experts:
-        return losses.base
-    alone = _vertex_losses(losses, parts).gather(1, weights.argmax(-1, keepdim=True))[:, 0]
-    return torch.where(used == 1, alone, losses.base)
-
-
-def _vertex_losses(losses: Losses, parts: Parts) -> Tensor:
-    """Return the losses where one expert has all the weight, under the cut-offs of a record: (N, K)."""
-    return torch.where(parts.active("simplex"), losses.experts, losses.base[:, None])
-
-
 @dataclass(frozen=True)
 class _Narrow:
     """What is kept of all examples while residuals are read piece by piece; small, since it has no axis of classes."""
@@ -328,12 +300,12 @@ def evaluate(
         if narrow is None:
             continue
         for index in own:
-            figures[index] = _Figures(matched[index][0], narrow, domains, kinds, levels, seed)
+            figures[index] = _Figures(matched[index][0], narrow, domains, kinds, levels, seed, tuple(epsilons))
         for where, piece in stream.rows():
             for index in own:
                 figures[index].update(where, piece)
         for index in own:  # rows are made at once, so that the tensors of a bank can be freed
-            figures[index].finish(epsilons)
+            figures[index].finish()
     return [
         {"task": task, "rule": rule.name, "bank": bank, "noise": row["noise"], "level": row["level"], "seed": seed}
         | row
@@ -353,8 +325,11 @@ class _Figures:
         kinds: Sequence[str],
         levels: Sequence[float],
         seed: int,
+        epsilons: tuple[float, ...],
     ) -> None:
         self.rule, self.narrow, self.domains, self.levels = rule, narrow, domains, tuple(levels)
+        self.epsilons = epsilons
+        self.certified_loss = LossCertificate(rule, epsilons) if self.narrow.outputs > 1 else None
         self.counts = _new_tally(narrow, domains)
         weights = narrow.weights[rule.name]
         self.sweep = noise.NoiseSweep(rule, narrow.gates, weights, kinds, levels, seed, several=narrow.pieces > 1)
@@ -372,8 +347,10 @@ class _Figures:
         _count(self.counts, self.rule, piece, weights, known_losses(self.rule, record, weights))
         if record.groups is not None:
             self.groups.append(record.groups)
+        if self.certified_loss is not None:
+            self.certified_loss.update(record, weights, record.groups)
         if record.losses is not None and self.rule.adversary and record.experts:
-            vertices = _vertex_losses(record.losses, record)
+            vertices = active_losses(record.losses, record)
             found = {"worst_loss": vertices.amax(-1)}  # convex in the weights, so largest at a vertex
             if record.domains is not None and record.experts > 1:
                 others = record.domains[:, None] != torch.arange(record.experts)
@@ -392,7 +369,7 @@ class _Figures:
     ) -> None:
         self.rows.append({"noise": kind, "level": level, "domain": domain, "metric": metric, "value": value})
 
-    def finish(self, epsilons: Sequence[float]) -> None:
+    def finish(self) -> None:
         """Turn what was collected into rows."""
         for metric, value in self.counts.compute().items():
             name, _, domain = metric.partition(":")
@@ -413,11 +390,24 @@ class _Figures:
             groups = torch.cat(self.groups) if self.groups else None
             self._add("worst_harm", unit_mean(torch.cat(self.harmed), groups))
         radii, right = torch.cat(self.radii), torch.cat(self.right)
-        for epsilon in epsilons:
+        for epsilon in self.epsilons:
             self._add(f"certified@{epsilon:g}", certificate.certified_accuracy(radii, right, epsilon))
+        if self.certified_loss is not None:
+            self._add_losses(self.certified_loss)
         for kind, answers in self.sweep.answers():
             self._add_curve(kind.name, answers)
-        del self.sweep, self.radii, self.right, self.harmed, self.groups, self.misrouted
+        del self.sweep, self.radii, self.right, self.harmed, self.groups, self.misrouted, self.certified_loss
+
+    def _add_losses(self, certified: LossCertificate) -> None:
+        """Add the certified log-loss by ε and, where examples come in groups, that of requests, at ε = 1 by domain."""
+        for metric, means in ("certified_loss", certified.means()), ("request_loss", certified.request_means()):
+            for epsilon, value in means.items():
+                self._add(f"{metric}@{epsilon:g}", value)
+        if self.narrow.domains is not None and (worst := certified.request_losses(1.0)):
+            groups = torch.cat(self.groups)
+            losses = torch.tensor([worst[group] for group in groups.tolist()], dtype=torch.float64)
+            for domain, value in by_domain(losses, self.narrow.domains, self.domains).items():
+                self._add("request_loss@1", value, domain)
 
     def _add_curve(self, kind: str, answers: Sequence[Tensor]) -> None:
         """Add the accuracy at every level of a kind of noise."""

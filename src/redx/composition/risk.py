@@ -32,6 +32,10 @@ Where examples come in groups, such as the tokens of documents, groups are excha
 is the mean harm of the examples of group i, between 0 and 1, and n counts groups; with a confidence, Bentkus' bound for
 means of such numbers takes the place of the binomial one.
 
+Log-loss. With `loss="log"` the groups are requests, and L_d is the excess of a request's log-loss above the base's
+under the worst router that is constant over it (`redx.composition.request_risk`). It rises in steps as the cut-off
+falls; a threshold is the confidence at which it does, with the amount of the step.
+
 Thresholds. A falling cut-off activates one expert after the other, in the order of their confidences, and the label
 stays lost once it is lost. So the threshold is the confidence of the first expert with which some router makes the
 label lose. Most examples are far from every tie; for these, bounds on the margins decide, in one pass over the
@@ -56,6 +60,15 @@ from redx.composition.confidence import SCORES, confidences
 from redx.composition.evaluation import certify, worst_harm
 from redx.composition.metrics import exact_interval, upper_bound
 from redx.composition.parts import Cutoffs, Held, Parts, Pieces, Record, in_pieces, predicted_classes
+from redx.composition.request_risk import (
+    BOUND,
+    RequestExcess,
+    by_request,
+    check_bound,
+    check_requests,
+    supported_excess,
+    worst_excess,
+)
 from redx.composition.rules import Rule, get_rule
 from redx.errors import RedxError
 from redx.schema import DEFAULT_RISK
@@ -66,6 +79,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("redx")
 
 BY, SMALL, BUDGETS = ("all", "domain"), ("merge", "silent"), ("harm", "routing")
+LOSSES = ("harm", "log")  # what the risk bounds: the share of harmed examples, or the log-loss above the base's
 SETTINGS = ("confidence", "by", "small", "budget")  # of a promise, beside the risk
 REGIONS = {"simplex": "red", "box": "sum"}  # where wrong weights could lie, with a rule that allows them
 CHUNK = 2**20  # values of N·K·C that are processed at once: few enough for the cache, enough for few calls
@@ -206,7 +220,11 @@ def group_confidence(confidence: float | None) -> float | None:
 
 
 def risk_cutoff(
-    thresholds: Tensor, risk: float, confidence: float | None = None, groups: Tensor | None = None
+    thresholds: Tensor,
+    risk: float,
+    confidence: float | None = None,
+    groups: Tensor | None = None,
+    amounts: Tensor | None = None,
 ) -> float:
     """Return the smallest cut-off that keeps the harm of the worst router at the risk.
 
@@ -221,6 +239,9 @@ def risk_cutoff(
     groups
         The exchangeable unit that an example belongs to, (n,); None: every example is one. The harm of a group is the
         mean harm of its examples.
+    amounts
+        By how much the loss of a group, between 0 and 1, rises at each threshold, (n,), where it is no mean harm; every
+        group has at least one threshold.
 
     Returns
     -------
@@ -239,7 +260,7 @@ def risk_cutoff(
     5.0
     """
     if groups is not None:
-        return _group_cutoff(thresholds, risk, confidence, groups)
+        return _group_cutoff(thresholds, risk, confidence, groups, amounts)
     allowed = allowed_harm(len(thresholds), risk, confidence)
     if allowed < 0:
         return math.inf
@@ -248,7 +269,9 @@ def risk_cutoff(
     return float(thresholds.topk(allowed + 1).values[-1])
 
 
-def _group_cutoff(thresholds: Tensor, risk: float, confidence: float | None, groups: Tensor) -> float:
+def _group_cutoff(
+    thresholds: Tensor, risk: float, confidence: float | None, groups: Tensor, amounts: Tensor | None
+) -> float:
     """Return the smallest cut-off at which the summed mean harm of all groups does not exceed what is allowed."""
     _, index, sizes = groups.unique(return_inverse=True, return_counts=True)
     allowed = float(allowed_harm(len(sizes), risk, group_confidence(confidence)))
@@ -258,7 +281,8 @@ def _group_cutoff(thresholds: Tensor, risk: float, confidence: float | None, gro
     if allowed < 0:
         return math.inf
     order = thresholds.argsort(descending=True)
-    values, harm = thresholds[order], (1 / sizes.double())[index[order]].cumsum(0)
+    shares = (1 / sizes.double())[index] if amounts is None else amounts
+    values, harm = thresholds[order], shares[order].cumsum(0)
     too_much = ((harm > allowed) & (values > -math.inf)).nonzero()
     return float(values[too_much[0, 0]]) if len(too_much) else -math.inf
 
@@ -443,9 +467,20 @@ class RiskControl:
     budget
         `harm`: the risk bounds all harm. `routing`: it bounds the harm that routers do, where the well-routed answer
         without a cut-off is right; an expert's own mistakes come on top. It needs the domains of the examples.
+    loss
+        What the risk bounds. `harm`: the share of harmed examples. `log`: the log-loss of a request, in nats an
+        example, above that of the base, under the worst router that is constant over the request. `Parts.groups` are
+        the requests; without groups every example is one. Experts are active in all of a request or in none of it, so
+        their confidences are the same in all of it. The risk is then a number of nats up to the bound, weights in the
+        box are not covered, and experts are silent there.
+    bound
+        With `log`: an excess above so many nats an example counts as this.
 
     Attributes
     ----------
+    amounts
+        With `log`: by how much the excess of a request rises at each threshold, in units of the bound; the thresholds
+        are then confidences of requests, and `groups` and `domains` are those of the request of each. None otherwise.
     mistakes
         Which calibration examples an expert's own mistake harms, whatever the router does, (n,); None where some
         domains are not known.
@@ -493,8 +528,18 @@ class RiskControl:
         by: str = "all",
         small: str = "merge",
         budget: str = "harm",
+        loss: str = "harm",
+        bound: float = BOUND,
     ) -> None:
-        if risk is not None and not 0 <= risk <= 1:
+        if loss not in LOSSES:
+            raise RedxError(f"A loss is {' or '.join(LOSSES)}, not {loss!r}; choose one of them.")
+        self.loss, self.bound = loss, check_bound(bound)
+        if risk is not None and loss == "log" and not 0 <= risk <= bound:
+            raise RedxError(
+                f"A risk of log-loss lies between 0 and the bound of {bound:g} nats, not {risk:g}; choose one such as "
+                "0.02, or a larger bound."
+            )
+        if risk is not None and loss == "harm" and not 0 <= risk <= 1:
             raise RedxError(f"A risk lies between 0 and 1, not {risk:g}; choose one such as 0.01.")
         _check_confidence(confidence)
         if score not in SCORES:
@@ -505,6 +550,9 @@ class RiskControl:
             raise RedxError(f"Small domains are {' or '.join(SMALL)}, not {small!r}; choose one of them.")
         if budget not in BUDGETS:
             raise RedxError(f"A budget is one of {' or '.join(BUDGETS)}, not {budget!r}; choose one of them.")
+        if loss == "log" and budget != "harm":
+            raise RedxError("A log-loss has no budget 'routing', since no answer is right or wrong; leave budget out.")
+        self.amounts: Tensor | None = None
         self._risk, self.confidence, self.score = risk, confidence, score
         self.by, self.small, self.budget = by, small, budget
         self.mistakes: Tensor | None = None
@@ -530,7 +578,18 @@ class RiskControl:
     @property
     def risk(self) -> float:
         """The risk; where none was chosen, the one that the calibration examples support."""
-        return supported_risk(None, self.units, self._unit_confidence, warn=False) if self._risk is None else self._risk
+        return self._supported(None, self._unit_confidence, warn=False) if self._risk is None else self._risk
+
+    def _supported(self, risk: float | None, held: float | None, warn: bool = True) -> float:
+        """Return the risk to use with this confidence for units, or refuse one that the units do not support."""
+        if self.loss == "log":
+            return supported_excess(risk, self.units, self.bound, smallest_risk(self.units, held), warn)
+        return supported_risk(risk, self.units, held, warn, self._unit)
+
+    @property
+    def _share(self) -> float:
+        """The risk as a number between 0 and 1: of log-loss, in units of the bound."""
+        return self.risk / self.bound if self.loss == "log" else self.risk
 
     @property
     def promise(self) -> tuple[float, float | None, str, str, str]:
@@ -539,24 +598,34 @@ class RiskControl:
 
     @property
     def examples(self) -> int:
-        """The number of calibration examples; 0 before `calibrate`."""
+        """The number of calibration examples, for a log-loss of requests; 0 before `calibrate`."""
+        if self.loss == "log":
+            return self.units
         return len(self.thresholds["simplex"]) if self.thresholds else 0
 
     @property
     def units(self) -> int:
         """The number of exchangeable calibration units: groups, or examples where there are no groups."""
-        return self.examples if self.groups is None else len(self.groups.unique())
+        if self.groups is None:
+            return len(self.thresholds["simplex"]) if self.thresholds else 0
+        return len(self.groups.unique())
 
     @property
     def cutoffs(self) -> Cutoffs:
         """The cut-offs that keep the risk over all examples, by region of the adversary."""
         self._check_calibrated()
         if self._cutoffs is None:
-            found = (
-                risk_cutoff(self.counted(region), self.risk, self.confidence, self.groups) for region in Cutoffs._fields
-            )
-            self._cutoffs = Cutoffs(*found)
+            self._cutoffs = Cutoffs(*(self._cutoff(region) for region in Cutoffs._fields))
         return self._cutoffs
+
+    def _cutoff(self, region: str, rows: Tensor | None = None) -> float:
+        """Return the cut-off that keeps the risk over some of the thresholds, by default over all of them."""
+        values = self.counted(region)
+        if self.loss == "log" and region == "box":
+            return math.inf  # the worst of free weights is no single expert
+        chosen = [one if one is None or rows is None else one[rows] for one in (values, self.groups, self.amounts)]
+        assert chosen[0] is not None
+        return risk_cutoff(chosen[0], self._share, self.confidence, *chosen[1:])
 
     def counted(self, region: str) -> Tensor:
         """Return the thresholds of the calibration examples that count for the budget, (n,), in a region.
@@ -606,10 +675,13 @@ class RiskControl:
         """By domain: the number of calibration examples of every domain."""
         if self.domains is None:
             return ()
-        return tuple(torch.bincount(self.domains, minlength=len(self.domain_names)).tolist())
+        domains = self.domains
+        if self.loss == "log" and self.groups is not None:  # a request has several thresholds
+            domains = torch.stack([self.groups, domains], -1).unique(dim=0)[:, 1]
+        return tuple(torch.bincount(domains, minlength=len(self.domain_names)).tolist())
 
     def _is_enough(self, examples: int) -> bool:
-        return allowed_harm(examples, self.risk, self.confidence) >= 0
+        return allowed_harm(examples, self._share, self._unit_confidence) >= 0
 
     def domain_cutoffs(self, region: str) -> Tensor:
         """Return the cut-off of every domain, (D,): infinite where the experts are silent."""
@@ -622,7 +694,7 @@ class RiskControl:
             found = values.new_full((len(self.domain_names),), math.inf)
             for group in self.merged:
                 rows = torch.isin(self.domains, torch.tensor(group))
-                found[list(group)] = risk_cutoff(values[rows], self.risk, self.confidence)
+                found[list(group)] = self._cutoff(region, rows)
             self._by_domain[region] = found
         return self._by_domain[region]
 
@@ -635,14 +707,17 @@ class RiskControl:
         if self.by == "all":
             return self.cutoffs
         self._check_calibrated()
-        if self.class_domains is None:
-            domains = self._named(named).cpu()
-        else:
-            unknown = max(0, base.shape[1] - len(self.class_domains))
-            domains = torch.nn.functional.pad(self.class_domains, (0, unknown), value=-1)[base.argmax(-1).cpu()]
+        domains = self._domains_of_base(base, named)
         found = (self.domain_cutoffs(region)[domains.clamp_min(0)] for region in Cutoffs._fields)
         silent = domains < 0
         return Cutoffs(*(values.masked_fill(silent, math.inf).to(base.device) for values in found))
+
+    def _domains_of_base(self, base: Tensor, named: Tensor | None) -> Tensor:
+        """Return the domains whose cut-offs apply, (N,): of the base's answers, or those that `named` says."""
+        if self.class_domains is None:
+            return self._named(named).cpu()
+        unknown = max(0, base.shape[1] - len(self.class_domains))
+        return torch.nn.functional.pad(self.class_domains, (0, unknown), value=-1)[base.argmax(-1).cpu()]
 
     def _named(self, named: Tensor | None) -> Tensor:
         """Return the domains that the base names, (N,), or say that they are needed."""
@@ -666,7 +741,7 @@ class RiskControl:
 
     @property
     def _unit(self) -> str:
-        return "examples" if self.groups is None else "groups"
+        return "requests" if self.loss == "log" else "examples" if self.groups is None else "groups"
 
     @classmethod
     def from_thresholds(
@@ -690,9 +765,13 @@ class RiskControl:
         trials: Sequence[Trial] = (),
         owners: Sequence[str] = (),
         head: Tensor | None = None,
+        loss: str = "harm",
+        bound: float = BOUND,
+        amounts: Tensor | None = None,
     ) -> Self:
         """Return a control of measurements that were made before, such as those of a file; see the attributes."""
-        control = cls(risk, confidence, score, by, small, budget)
+        control = cls(risk, confidence, score, by, small, budget, loss, bound)
+        control.amounts = amounts
         control.domains, control.class_domains, control.domain_names = domains, class_domains, tuple(domain_names)
         control.thresholds, control.groups, control.answers = thresholds, groups, answers
         control.mistakes, control.trials, control.head = mistakes, tuple(trials), head
@@ -748,6 +827,7 @@ class RiskControl:
         mistakes: list[Tensor] | None = []
         thresholds: dict[str, list[Tensor]] = {region: [] for region in REGIONS}
         groups: list[Tensor | None] = []
+        excess = RequestExcess()
         self.unknown, given = 0, None
         for piece in in_pieces(record):
             if given is not None and given != (piece.confidences is not None):
@@ -758,6 +838,9 @@ class RiskControl:
             if len(parts):
                 parts = parts if given else self._scored(parts)
                 groups.append(parts.groups)
+                if self.loss == "log":
+                    excess.update(parts, self.domains_of(parts) if self.domain_names else None)
+                    continue
                 if self.domain_names:
                     found_domains.append(self.domains_of(parts))
                 for region, rule in REGIONS.items():
@@ -770,16 +853,47 @@ class RiskControl:
             self.score = _logits_score(self.score)
         self.thresholds = {region: torch.cat(values or [torch.empty(0)]) for region, values in thresholds.items()}
         self.groups, self._cutoffs, self._by_domain = _join_groups(groups), None, None
-        if self.domain_names:
+        self.mistakes, self.amounts = torch.cat(mistakes) if mistakes else None, None
+        if self.loss == "log":
+            self._set_steps(excess)
+        elif self.domain_names:
             self.domains = torch.cat(found_domains or [torch.empty(0, dtype=torch.int64)])
-        self.mistakes = torch.cat(mistakes) if mistakes else None
         self.experts, self.answers, self.trials = tuple(experts), answers, tuple(trials)
         self.names, self.owners = tuple(expert.name for expert in experts), ()
-        self._risk = supported_risk(self._risk, self.units, self._unit_confidence, unit=self._unit)
+        self._risk = self._supported(self._risk, self._unit_confidence)
         _ = self.counted("simplex")  # says so where the budget needs what is not known
         if self.unknown:
             log.warning("%d calibration examples were left out, for their labels are unknown", self.unknown)
         return self
+
+    def calibrate_excess(self, excess: RequestExcess, names: Sequence[str] = ()) -> Self:
+        """Set the cut-offs of a log-loss by requests that were measured; returns the control itself.
+
+        Parameters
+        ----------
+        excess
+            What every expert costs requests that nothing was trained or chosen on, with one confidence for each request
+            and expert.
+        names
+            The names of the experts.
+
+        Raises
+        ------
+        RedxError
+            If the control is not one of log-loss, or if there are too few requests for the risk.
+        """
+        if self.loss != "log":
+            raise RedxError("Requests calibrate a log-loss; choose RiskControl(loss='log').")
+        self.given, self.names, self._cutoffs, self._by_domain = True, tuple(names), None, None
+        self._set_steps(excess)
+        self._risk = self._supported(self._risk, self._unit_confidence)
+        return self
+
+    def _set_steps(self, excess: RequestExcess) -> None:
+        """Keep the step functions of requests."""
+        steps = excess.steps(self.bound, bool(self.domain_names))
+        self.thresholds = {"simplex": steps.thresholds, "box": torch.full_like(steps.thresholds, math.inf)}
+        self.groups, self.amounts, self.domains = steps.groups, steps.amounts, steps.domains
 
     def _set_domains(self, class_domains: Sequence[int] | Tensor | None, names: Sequence[str]) -> None:
         """Keep which domain every class belongs to."""
@@ -803,8 +917,19 @@ class RiskControl:
         """Return the domain of every example, (N,); they count as `domain_names` does.
 
         Its label names it or, where domains share classes, the base does: then the risk is kept in each group of
-        examples for which the base names the same domain.
+        examples for which the base names the same domain. With a log-loss the base always does: a router can cost
+        where the base is wrong, too.
         """
+        if self.loss == "log":
+            if parts.groups is not None and self.class_domains is not None:
+                raise RedxError(
+                    "The base's answers do not name one domain for a request; give the domain that it names as "
+                    "Parts.named, with calibrate(…, domain_names=…), or choose by='all'."
+                )
+            domains = self._domains_of_base(parts.base, parts.named)
+            if len(domains) and int(domains.min()) < 0:
+                raise RedxError("The base names a class of no domain; give the domain of every class, or by='all'.")
+            return domains
         if parts.groups is not None:
             raise RedxError("Risk by domain counts single examples; leave out the groups, or choose by='all'.")
         if self.class_domains is None:
@@ -821,7 +946,8 @@ class RiskControl:
         """
         score = _logits_score(self.score)
         values = [confidences(score, part.base, part.residuals, part.gates) for _, part in parts.chunks()]
-        return parts.with_confidences(torch.cat([parts.gates[:0], *values]), None)
+        scored = parts.with_confidences(torch.cat([parts.gates[:0], *values]), None)
+        return by_request(scored) if self.loss == "log" else scored
 
     def _with_confidences(self, parts: Parts) -> Parts:
         """Return a record with confidences like those of the calibration examples, and no cut-offs."""
@@ -830,7 +956,8 @@ class RiskControl:
             raise RedxError("Only one of the two records has confidences; give them for both or for neither.")
         if parts.confidences is None:
             return self._scored(parts)
-        return parts.with_confidences(parts.confidences, None)
+        given = parts.with_confidences(parts.confidences, None)
+        return check_requests(given) if self.loss == "log" else given
 
     def apply(self, record: Held) -> Held:
         """Return a record under control: with confidences and cut-offs, which every rule respects.
@@ -880,11 +1007,15 @@ class RiskControl:
             domain has its own; `calibration` and `examples`, the numbers of examples; `groups`, of the calibration
             examples, or None; `unknown`, how many examples were left out for their labels; `before` and `after`, the
             figures of `harm_figures` without and with the cut-off; and by domain `domains`, as `by_domain` returns
-            them.
+            them. With a log-loss also `loss` and `bound`; `examples` are requests, and `before` and `after` hold
+            `excess`, the mean excess in nats that the risk bounds, with its interval from `low` to `high`, and the
+            mean log-losses `base` and `worst`, the latter under the worst router that is constant over a request.
         """
         rule = get_rule(rule)
         region = controlled_region(rule)
         cutoff = getattr(self.cutoffs, region)
+        if self.loss == "log":
+            return self.report_excess(*self._measure(record))
         before, after = _count_harm(rule, in_pieces(record), [self._with_confidences, self.apply])
         return {
             "risk": self.risk,
@@ -901,6 +1032,89 @@ class RiskControl:
             "after": after.figures(),
             **({} if self.by == "all" else {"domains": self.by_domain(record, rule)}),
         }
+
+    def report_excess(self, excess: RequestExcess, unknown: int = 0) -> dict[str, Any]:
+        """Return what `report` returns for a log-loss, of requests that were measured.
+
+        Parameters
+        ----------
+        excess
+            What every expert costs the requests.
+        unknown
+            How many examples were left out because their label is unknown.
+        """
+        values, confidences, base = excess.means()
+        if not len(excess):
+            raise RedxError(_no_labels(unknown))
+        every = torch.ones_like(confidences, dtype=torch.bool)
+        cutoffs = self._request_cutoffs(excess)
+        active = confidences > cutoffs[:, None]
+        content: dict[str, Any] = {
+            "risk": self.risk,
+            "loss": self.loss,
+            "bound": self.bound,
+            "confidence": self.confidence,
+            "score": "as given" if self.given else self.score,
+            "by": self.by,
+            "budget": self.budget,
+            "cutoff": None if self.by == "domain" else _finite_or_text(float(self.cutoffs.simplex)),
+            "calibration": self.examples,
+            "groups": self.units,
+            "examples": len(excess),
+            "unknown": unknown,
+            "before": self._excess_figures(values, every, base),
+            "after": self._excess_figures(values, active, base),
+        }
+        if self.by == "domain":
+            content["domains"] = self._excess_by_domain(excess, active)
+        return content
+
+    def _measure(self, record: Record) -> tuple[RequestExcess, int]:
+        """Return the excess of the requests of a record, and how many examples have no label."""
+        excess, unknown = RequestExcess(), 0
+        for piece in in_pieces(record):
+            parts = self._with_confidences(piece).labelled()
+            unknown += len(piece) - len(parts)
+            if len(parts):
+                excess.update(parts, self.domains_of(parts) if self.by == "domain" else None)
+        return excess, unknown
+
+    def _request_cutoffs(self, excess: RequestExcess) -> Tensor:
+        """Return the cut-off of every request, (n,)."""
+        if self.by == "all":
+            return torch.full((len(excess),), float(self.cutoffs.simplex))
+        return self.domain_cutoffs("simplex")[[excess.domains[group] for group in sorted(excess.tokens)]]
+
+    def _excess_figures(self, values: Tensor, active: Tensor, base: Tensor) -> dict[str, float | None]:
+        if not len(values):
+            return {"excess": None, "low": None, "high": None, "base": None, "worst": None}
+        counted = worst_excess(values, active, self.bound)
+        low, high = group_interval(float(counted.sum()) / self.bound, len(values))
+        worst = values.masked_fill(~active, 0.0).amax(-1) if values.shape[1] else torch.zeros_like(base)
+        return {
+            "excess": float(counted.mean()),
+            "low": low * self.bound,
+            "high": high * self.bound,
+            "base": float(base.mean()),
+            "worst": float((base + worst).mean()),
+        }
+
+    def _excess_by_domain(self, excess: RequestExcess, active: Tensor) -> dict[str, dict[str, Any]]:
+        """Return the promise and the excess of the requests for which the base names each domain."""
+        values, _, base = excess.means()
+        domains = torch.tensor([excess.domains[group] for group in sorted(excess.tokens)])
+        shared = {index: group for group in self.merged for index in group}
+        figures: dict[str, dict[str, Any]] = {}
+        for index, (name, count) in enumerate(zip(self.domain_names, self.domain_counts, strict=True)):
+            mine, cutoff = domains == index, float(self.domain_cutoffs("simplex")[index])
+            figures[name] = {
+                "calibration": count,
+                "together": [self.domain_names[other] for other in shared[index] if other != index],
+                "cutoff": cutoff if math.isfinite(cutoff) else None if cutoff > 0 else str(cutoff),
+                "examples": int(mine.sum()),
+                **self._excess_figures(values[mine], active[mine], base[mine]),
+            }
+        return figures
 
     def by_domain(self, record: Record, rule: Rule | str = "red") -> dict[str, dict[str, Any]]:
         """Return the promise and the harm of every domain, by its name.
@@ -924,6 +1138,10 @@ class RiskControl:
         """
         rule = get_rule(rule)
         region, counts = controlled_region(rule), self.domain_counts
+        if self.loss == "log":
+            if self.by != "domain":
+                raise RedxError("This control keeps the risk over all requests; choose by='domain'.")
+            return self.report(record, rule)["domains"]
         outcomes, domains = [torch.empty(0, 5, dtype=torch.bool)], [torch.empty(0, dtype=torch.int64)]
         true_domains: list[Tensor] = []
         for piece in in_pieces(record):
@@ -999,8 +1217,8 @@ class RiskControl:
                 "out by and small, or calibrate on examples of your own (`redx calibrate RUN --own`)."
             )
         every_alone = risk is not None and (by, small) == ("domain", "silent")  # too few in a domain: it is silent
-        chosen = risk if every_alone else supported_risk(risk, self.units, held, unit=self._unit)
-        checked = type(self)(chosen, confidence, self.score, by, small, budget or self.budget)
+        chosen = risk if every_alone else self._supported(risk, held)
+        checked = type(self)(chosen, confidence, self.score, by, small, budget or self.budget, self.loss, self.bound)
         if checked.by == "domain" and self.domains is None:
             raise RedxError(
                 "This model knows no domains to keep the risk in: its shared examples do not say theirs, or an older "
@@ -1023,6 +1241,7 @@ class RiskControl:
             "cutoffs": {region: _finite_or_text(value) for region, value in self.cutoffs._asdict().items()},
             "experts": list(self.names),
             "budget": self.budget,
+            **({"loss": self.loss, "bound": self.bound} if self.loss == "log" else {}),
             "trials": [asdict(trial) for trial in self.trials],
         }
         if self.domains is None:

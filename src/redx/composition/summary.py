@@ -89,6 +89,8 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
             per_domain[domain] = value
         elif metric in ("loss", "worst_loss", "wrong_loss") and domain != "all":
             losses.setdefault(f"per_domain_{metric}", {})[domain] = value
+        elif metric == "request_loss@1" and domain != "all":
+            losses.setdefault("per_domain_request_loss", {})[domain] = value
     averages = ("macro_precision", "macro_recall", "macro_f1", "weighted_f1", "ece", "loss")
     return {
         "accuracy": mean_interval(figures["accuracy", "none", 0.0, "all"], examples),
@@ -98,13 +100,20 @@ def _entry(figures: dict[tuple[str, str, float, str], list[float]], examples: in
         **losses,
         "worst_domain": clean.get("worst_domain"),
         "per_class": per_class,
-        "certified": {name.split("@")[1]: value for name, value in clean.items() if name.startswith("certified@")},
+        "certified": _by_epsilon(clean, "certified"),
+        "certified_loss": _by_epsilon(clean, "certified_loss"),
+        **({"request_loss": requests} if (requests := _by_epsilon(clean, "request_loss")) else {}),
         "noise": noise_curves,
         "noise_area": noise_areas,
         "harm": clean["harm"],
         "worst_harm": clean.get("worst_harm"),
         "help": clean["help"],
     }
+
+
+def _by_epsilon(clean: dict[str, float], metric: str) -> dict[str, float]:
+    """Return the values of a metric by ε, as `metric@ε` names them."""
+    return {name.split("@")[1]: value for name, value in clean.items() if name.startswith(f"{metric}@")}
 
 
 class _Open(BaseModel):
@@ -132,10 +141,12 @@ class RuleFigures(_Open):
     per_domain: dict[str, float | None] = {}
     per_class: dict[str, dict[str, float | None]] = {}
     certified: dict[str, float | None] = {}
+    certified_loss: dict[str, float | None] = {}
+    request_loss: dict[str, float | None] = {}
     noise: dict[str, dict[str, float | None]] = {}
     noise_area: dict[str, float | None] = {}
 
-    @field_validator("certified", "noise")
+    @field_validator("certified", "certified_loss", "request_loss", "noise")
     @classmethod
     def check_levels(cls, curves: dict[str, Any]) -> dict[str, Any]:
         """Return curves by level, or refuse levels that are no numbers."""

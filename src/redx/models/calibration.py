@@ -5,6 +5,7 @@ SEED/risk.json          risk, confidence, score, budget, number of calibration e
                         by domain: what each domain is promised
 SEED/thresholds.safetensors  the threshold of every calibration example, from which any other risk can be set; groups;
                         domains and class_domains: the domain of every calibration example and of every class;
+                        amounts: with the loss `log`, by how much the excess of a request rises at each threshold;
                         domain_head: where domains share classes, the head of the base that names a domain instead;
                         mistakes: 1 where an expert's own mistake harms a calibration example;
                         BANK:REGION: those of another bank that is compared at the same risk;
@@ -22,6 +23,7 @@ from pydantic import Field
 from torch import Tensor
 
 from redx.composition.quarantine import Trial
+from redx.composition.request_risk import BOUND
 from redx.composition.risk import REGIONS, RiskControl
 from redx.config import BankId, ScoreName, StrictConfig
 from redx.io.files import write_json, write_tensors
@@ -29,6 +31,7 @@ from redx.io.manifest import is_expected
 from redx.io.reading import guarded, read_json
 from redx.io.safetensors_files import read_tensors
 
+FILES = ("risk.json", "thresholds.safetensors")
 Number = Annotated[float, Field(allow_inf_nan=True)]
 
 
@@ -65,7 +68,7 @@ class TrialFile(StrictConfig):
 class RiskFile(StrictConfig):
     """The content of risk.json."""
 
-    risk: float = Field(ge=0, le=1)
+    risk: float = Field(ge=0, allow_inf_nan=False)
     confidence: float | None = Field(default=None, gt=0, lt=1)
     score: ScoreName
     answers: bool = False
@@ -75,6 +78,8 @@ class RiskFile(StrictConfig):
     by: Literal["all", "domain"] = "all"
     small: Literal["merge", "silent"] = "merge"
     budget: Literal["harm", "routing"] = "harm"
+    loss: Literal["harm", "log"] = "harm"
+    bound: float = Field(default=BOUND, gt=0, allow_inf_nan=False)
     trials: list[TrialFile] = []
     domains: list[DomainFile] = []
     owners: list[str] = []
@@ -88,6 +93,8 @@ def write_calibration(
     groups = {} if control.groups is None else {"groups": control.groups}
     named = {"domains": control.domains, "class_domains": control.class_domains, "domain_head": control.head}
     groups |= {name: tensor for name, tensor in named.items() if tensor is not None and control.domains is not None}
+    if control.amounts is not None:
+        groups["amounts"] = control.amounts
     if control.mistakes is not None:
         groups["mistakes"] = control.mistakes.to(torch.uint8)
     others = {
@@ -103,7 +110,7 @@ def write_calibration(
     write_tensors(thresholds_file, control.thresholds | groups | others)
 
 
-def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> RiskControl | None:
+def read_calibration(folder: Path, experts: Sequence[Any] = (), files: tuple[str, str] = FILES) -> RiskControl | None:
     """Return the risk control of a seed, or None where it has none.
 
     Parameters
@@ -112,8 +119,10 @@ def read_calibration(folder: Path, experts: Sequence[Any] = ()) -> RiskControl |
         Folder of the seed, RUN/seed-N.
     experts
         The experts of the seed, in order.
+    files
+        The names of the two files, where they are not the usual ones.
     """
-    return _read(folder, experts).get(None)
+    return _read(folder, experts, files).get(None)
 
 
 def read_compared(folder: Path, experts: Sequence[Any] = ()) -> dict[BankId, RiskControl]:
@@ -121,22 +130,23 @@ def read_compared(folder: Path, experts: Sequence[Any] = ()) -> dict[BankId, Ris
     return {bank_id: control for bank_id, control in _read(folder, experts).items() if bank_id is not None}
 
 
-def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskControl]:
+def _read(folder: Path, experts: Sequence[Any], files: tuple[str, str] = FILES) -> dict[BankId | None, RiskControl]:
     """Return every control of a seed by its bank; that of the model itself has None."""
-    path, thresholds_file = folder / "risk.json", folder / "thresholds.safetensors"
+    path, thresholds_file = (folder / name for name in files)
     if not is_expected(path):
         return {}
     about: RiskFile = read_json(path, RiskFile, misfit="does not hold a calibration", advice="repeat the run")
     tensors = read_tensors(thresholds_file)
-    names = ("groups", "domains", "class_domains", "domain_head")
-    groups, domains, class_domains, head = (tensors.pop(name, None) for name in names)
+    names = ("groups", "domains", "class_domains", "domain_head", "amounts")
+    groups, domains, class_domains, head, amounts = (tensors.pop(name, None) for name in names)
     by_bank: dict[BankId | None, dict[str, Tensor]] = {None: {}}
     with guarded(thresholds_file, "does not belong to risk.json", "repeat the run"):
         for name, values in tensors.items():
             bank, colon, region = name.rpartition(":")
             by_bank.setdefault(BankId.parse(bank) if colon else None, {})[region] = values
         own = {bank_id: thresholds.pop("domains", None) for bank_id, thresholds in by_bank.items()}
-        counts = {bank_id: about.calibration if one is None else len(one) for bank_id, one in own.items()}
+        rows = _check_amounts(amounts, groups, about)
+        counts = {bank_id: rows if one is None else len(one) for bank_id, one in own.items()}
         mistakes = {one: _pop_mistakes(thresholds, counts[one]) for one, thresholds in by_bank.items()}
         right = all(
             set(thresholds) == set(REGIONS)
@@ -145,8 +155,8 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
         )
         right &= all(one is None or _are_indices(one, about) for one in own.values())
         right &= _are_owners(about) and (not about.owners or class_domains is not None)
-        right &= groups is None or (groups.shape == (about.calibration,) and groups.dtype == torch.int64)
-        right &= _are_domains(domains, class_domains, head, about)
+        right &= groups is None or (groups.shape == (rows,) and groups.dtype == torch.int64)
+        right &= _are_domains(domains, class_domains, head, about) and (domains is None or len(domains) == rows)
         right &= about.budget == "harm" or mistakes[None] is not None
         right &= not about.trials or len(about.trials) == len(about.experts)
         if not right or (experts and about.experts != [expert.name for expert in experts]):
@@ -154,6 +164,7 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
     settings = {"groups": groups, "experts": experts, "names": about.experts, "answers": about.answers}
     settings |= {"by": about.by, "small": about.small, "class_domains": class_domains, "head": head}
     settings |= {"domain_names": [domain.name for domain in about.domains]}
+    settings |= {"loss": about.loss, "bound": about.bound, "amounts": amounts}
     settings |= {"trials": [Trial(**trial.model_dump()) for trial in about.trials], "budget": about.budget}
     return {
         bank_id: RiskControl.from_thresholds(
@@ -168,6 +179,22 @@ def _read(folder: Path, experts: Sequence[Any]) -> dict[BankId | None, RiskContr
         )
         for bank_id, thresholds in by_bank.items()
     }
+
+
+def _check_amounts(amounts: Tensor | None, groups: Tensor | None, about: RiskFile) -> int:
+    """Return the number of thresholds, or raise `ValueError` where the steps are not those of a log-loss."""
+    if about.risk > (about.bound if about.loss == "log" else 1) or (amounts is None) != (about.loss == "harm"):
+        raise ValueError("another loss")
+    if amounts is None:
+        return about.calibration
+    fits = amounts.ndim == 1 and amounts.dtype == torch.float64 and bool(((amounts >= 0) & (amounts <= 1)).all())
+    if not fits or groups is None or groups.shape != amounts.shape or groups.dtype != torch.int64:
+        raise ValueError("other amounts")
+    names, index = groups.unique(return_inverse=True)
+    sums = torch.zeros(len(names), dtype=torch.float64).index_add_(0, index, amounts)
+    if len(names) != about.calibration or bool((sums > 1 + 1e-9).any()) or about.budget != "harm":
+        raise ValueError("other requests")
+    return len(amounts)
 
 
 def _pop_mistakes(tensors: dict[str, Tensor], count: int) -> Tensor | None:
@@ -192,12 +219,13 @@ def _are_domains(domains: Tensor | None, class_domains: Tensor | None, head: Ten
     """
     if domains is None:
         return class_domains is None and head is None and about.by == "all" and not about.domains
-    if (class_domains is None) == (head is None):
+    named = about.loss == "log" and class_domains is None and head is None  # whoever asks names the domain of a request
+    if (class_domains is None) == (head is None) and not named:
         return False
     if head is not None and (head.ndim != 2 or head.shape[1] != len(about.domains) or not _is_finite(head)):
         return False
     indices = (domains,) if class_domains is None else (domains, class_domains)
-    return all(_are_indices(index, about) for index in indices) and len(domains) == about.calibration
+    return all(_are_indices(index, about) for index in indices)
 
 
 def _are_indices(domains: Tensor, about: RiskFile) -> bool:

@@ -6,7 +6,7 @@ import math
 
 from redx.report.content import Table
 from redx.report.document import RunFigures, Section
-from redx.report.tables import perplexity_table
+from redx.report.tables import perplexity_table, requests_table
 
 QUESTION = "How well is the text of every domain predicted?"
 
@@ -17,7 +17,9 @@ def describe(run: RunFigures) -> Section:
     if not table.rows:
         return Section("Perplexity")
     more = (_alone(run), _merges(run))
-    return Section("Perplexity", QUESTION, answer(run, table), tables=(table,), more_tables=more)
+    by_request = requests_table(run.summary.get("requests", {}))
+    tables = (table, by_request) if by_request.rows else (table,)
+    return Section("Perplexity", QUESTION, answer(run, table), tables=tables, more_tables=more)
 
 
 def answer(run: RunFigures, table: Table) -> str:

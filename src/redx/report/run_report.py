@@ -6,7 +6,15 @@ from redx.report import efficiency, modularity, performance, perplexity, promise
 from redx.report.document import Report, RunFigures, Section, Source
 from redx.report.headline import findings, four_figures
 from redx.report.short import told_sharing, with_sharing
-from redx.report.tables import classes_table, domains_table, format_value, name_banks, noise_area_table, rules_table
+from redx.report.tables import (
+    certified_loss_table,
+    classes_table,
+    domains_table,
+    format_value,
+    name_banks,
+    noise_area_table,
+    rules_table,
+)
 
 SECTIONS = (performance, perplexity, stability, promise, modularity, efficiency)
 
@@ -42,6 +50,7 @@ def _appendix(run: RunFigures) -> tuple[Section, ...]:
         domains_table(rules, order),
         classes_table(rules),
         noise_area_table(rules),
+        certified_loss_table(rules),
     )
     every = tuple(with_sharing(table, rules) for table in tables)
     return (

@@ -6,7 +6,7 @@ from redx.report.colours import label_of
 from redx.report.content import Figure, Line, Panel, Table
 from redx.report.document import RunFigures, Section, Summary
 from redx.report.short import main_rules, with_sharing
-from redx.report.tables import domains_table, noise_area_table
+from redx.report.tables import certified_loss_table, domains_table, noise_area_table
 from redx.report.words import capital, name_of
 
 QUESTION = "Do experts behave consistently across domains, and does a wrong router do harm?"
@@ -31,7 +31,7 @@ def describe(run: RunFigures) -> Section:
     more += [figure for figure in study if figure.name != PRICE]
     main = {name: run.rules[name] for name in main_rules(run.rules)}
     order = run.summary.get("domains", [])
-    by_rule = domains_table(main, order), noise_area_table(main), certified_table(main)
+    by_rule = domains_table(main, order), noise_area_table(main), certified_table(main), certified_loss_table(main)
     tables = (*(with_sharing(table, main) for table in by_rule), *run.study_tables("stability"))
     figures = (Figure("stability", caption, panels),) if panels else ()
     return Section("What a wrong router costs (RQ2)", QUESTION, answer(run), figures, (), tuple(more), tables)

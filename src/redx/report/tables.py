@@ -95,8 +95,9 @@ def perplexity_table(rules: Summary, domains: Sequence[str]) -> Table:
     known: dict[str, dict[str, float]] = {}
     for name, entry in each_once(rules).items():
         known[name] = entry.get("per_domain_loss", {})
+    kinds = ("always a wrong expert", "wrong_loss"), ("one router a text", "request_loss"), ("any router", "worst_loss")
     for name in ("red/plain", "red/risk"):
-        for words, metric in (("always a wrong expert", "wrong_loss"), ("any router", "worst_loss")):
+        for words, metric in kinds:
             known[f"{name}, {words}"] = rules.get(name, {}).get(f"per_domain_{metric}", {})
     rows = []
     for name, losses in known.items():
@@ -106,9 +107,43 @@ def perplexity_table(rules: Summary, domains: Sequence[str]) -> Table:
     note = (
         "Perplexity is exp(loss) of a token. The mean is over domains. Always a wrong expert: the mean loss of the "
         "experts of other domains. Any router: the largest over all weights at every token, which is at one expert, "
-        "since the loss is convex in the weights."
+        "since the loss is convex in the weights. One router a text: the largest over all weights that stay the same "
+        "in a text, or RED's own loss where that is larger."
     )
     return Table("Perplexity by domain", ("rule", *domains, "mean"), tuple(rows), note)
+
+
+def requests_table(requests: Summary) -> Table:
+    """Return the table of losses where the prompt decides for all of a text; empty where nothing was measured so.
+
+    Parameters
+    ----------
+    requests
+        The section `requests` of summary.json.
+    """
+    words = {
+        "base": "base",
+        "own": "own expert",
+        "plain": "RED without a cut-off",
+        "plain, worst": "RED without a cut-off, any router of a text",
+        "request": "RED by request",
+        "request, worst": "RED by request, any router of a text",
+    }
+    losses = requests.get("losses", {})
+    rows = tuple(
+        (words[name], f"{losses[name]:.4f}", f"{math.exp(losses[name]):.3f}") for name in words if name in losses
+    )
+    if not rows:
+        return Table("By request", (), ())
+    note = (
+        f"Tokens after a prompt of {requests['prompt']}, which decides once which experts are active and how they are "
+        f"mixed; mean over {requests['requests']} texts of the loss a token, in nats. Any router of a text: the worst "
+        f"that is constant over it. Risk {requests['risk']:g}: on average it raises the loss by no more above the "
+        f"base's, where an excess above {requests['bound']:g} counts as that; here it raises it by "
+        f"{requests['excess']:.4f} (95 %: {requests['low']:.4f} to {requests['high']:.4f}). An expert is active in "
+        f"{100 * requests['active']:.1f} % of texts and experts."
+    )
+    return Table("By request", ("", "loss", "perplexity"), rows, note)
 
 
 def domains_table(rules: Summary, order: Sequence[str]) -> Table:
@@ -133,6 +168,18 @@ def noise_area_table(rules: Summary) -> Table:
     rows = ((name, *(entry.get("noise_area", {}).get(kind) for kind in kinds)) for name, entry in rules.items())
     note = "An area of 1 means that all answers are correct at every noise level from 0 to 1."
     return Table("Area under the noise curve", ("rule", *kinds), tuple(rows) if kinds else (), note)
+
+
+def certified_loss_table(rules: Summary) -> Table:
+    """Return the table of certified log-loss by rule and ε."""
+    epsilons = sorted({epsilon for entry in rules.values() for epsilon in entry.get("certified_loss", {})}, key=float)
+    rows = ((name, *(entry.get("certified_loss", {}).get(one) for one in epsilons)) for name, entry in rules.items())
+    note = (
+        "The largest mean log-loss of the label in nats if an adversary may move a share ε of the routing weight, at "
+        "every example anew; at ε=0 it is the plain log-loss, and at ε=1 that under the worst possible router."
+    )
+    columns = ("rule", *(f"ε = {epsilon}" for epsilon in epsilons))
+    return Table("Certified log-loss", columns, tuple(rows) if epsilons else (), note)
 
 
 def cost_table(cost: Summary) -> Table:

@@ -49,6 +49,7 @@ _ALL = (  # in the order of help texts; a new option is listed here, and by the 
     Option("steps", "adapters.training.steps"),
     Option("rank", "adapters.training.rank"),
     Option("documents", "adapters.documents"),
+    Option("request_risk", "adapters.request_risk"),
     Option("file", "table.file", "data"),
     Option("questions_file", "questions.file", "data"),
     Option("text", "table.text"),
