@@ -23,6 +23,7 @@ from redx.endpoint.upstream import Upstream
 from redx.errors import RedxError
 
 PROMPT = "What is 12 plus 30?"
+JSON = {"Content-Type": "application/json"}
 TOKEN = "0123456789abcdef"
 
 
@@ -157,11 +158,12 @@ def test_faults_of_the_upstream_are_one_sentence(kept_library: Path) -> None:
         ({"prompt": "x"}, 404, "There is no model"),
         ({"model": "redx", "prompt": ["x", "y"]}, 400, "One text a request"),
         ({"model": "redx", "messages": []}, 400, "messages are empty"),
+        ({"model": "redx", "prompt": "\ud800"}, 400, "surrogate"),
     ],
 )
 def test_requests_that_cannot_be_routed(kept_library: Path, body: dict[str, Any], status: int, words: str) -> None:
     with upstream_server() as (url, server), routing(kept_library, url) as client:
-        response = client.post("/v1/completions", json=body)
+        response = client.post("/v1/completions", content=json.dumps(body), headers=JSON)
     assert response.status_code == status
     assert words in response.json()["error"]["message"]
     assert not server.asked

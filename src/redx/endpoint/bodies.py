@@ -70,11 +70,11 @@ class CommonBody(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     model: str = Field(max_length=1_000)
-    max_tokens: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1)
     temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
     top_p: float = Field(default=1.0, gt=0, le=1, allow_inf_nan=False)
     n: int = Field(default=1)
-    seed: int = Field(default=0, ge=-(2**63), lt=2**63)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63 - MAX_PROMPTS)
     stop: Annotated[list[Stop], Field(max_length=MAX_STOPS)] = []
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -119,7 +119,7 @@ class ChatBody(CommonBody):
     """A request to /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)]
-    max_completion_tokens: int | None = Field(default=None, ge=0)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool = False
     top_logprobs: int = Field(default=0, ge=0, le=20)
 
