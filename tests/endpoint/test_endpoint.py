@@ -353,8 +353,25 @@ def test_rows_are_bounded_and_all_are_answered(library: Path) -> None:
         with asked(engine) as client:
             answer = client.completions.create(model="redx", prompt=["one", "two", "three", "four"], max_tokens=4)
             assert all(choice.text for choice in answer.choices)
+            many = client.completions.create(model="base", prompt=["x" * n for n in range(1, 41)], max_tokens=3)
+            assert all(choice.text for choice in many.choices)
     finally:
         engine.close()
+
+
+def test_a_text_that_never_has_room_is_refused(library: Path) -> None:
+    for options in ({"max_rows": 3}, {"max_cache": 4 * 50 * 3 * 2 * 4 * 2 * 8}):  # four rows of fifty tokens
+        engine = open_engine(library, **options)
+        try:
+            with asked(engine) as client:
+                request: Any = {"model": "redx", "prompt": "x", "max_tokens": 60}
+                with pytest.raises(openai.BadRequestError, match="4 rows of 61 tokens are more"):
+                    client.completions.create(**request)
+                assert client.completions.create(**request, extra_body={"redx": {"top": 1}}).choices[0].text
+                answer = client.completions.create(model="a", prompt=["x", "yz", "k"], max_tokens=60)
+                assert len(answer.choices) == 3
+        finally:
+            engine.close()
 
 
 def test_a_batch_that_fails_ends_its_texts_alone(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:

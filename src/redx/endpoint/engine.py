@@ -31,6 +31,8 @@ from redx.serve.batching import QueueFullError
 log = logging.getLogger("redx")
 MAX_WAITING = 1_000  # texts in the queue
 MAX_ROWS = 128  # rows that run together: one for the base and for each adapter of every text
+MAX_CACHE = 4 * 2**30  # bytes of the keys and values of all rows
+PROMPTS = 4  # that are read between two tokens of the texts that run
 LONGEST = 64  # characters of a token at most, so that a prompt that is too long need not be tokenised
 
 Event = NextToken | Exception
@@ -63,6 +65,7 @@ class Job:
     fill: bool = False
     alternatives: int = 0
     cancelled: bool = False
+    ready: tuple[Tensor, GenerationOptions] | None = None  # tokens of the prompt, and the options of its model
     text: RunningText | None = None
     weights: dict[str, float] = field(default_factory=dict)
     hashes: dict[str, str] = field(default_factory=dict)
@@ -92,8 +95,8 @@ class Engine:
         As for `ComposedLM.from_pretrained`.
     top
         How many adapters the model `redx` runs where a request does not say; None for all, which gives radii.
-    max_rows, max_waiting
-        Bounds on the rows that run together, and on the texts that wait.
+    max_rows, max_waiting, max_cache
+        Bounds on the rows that run together, on the texts that wait, and on the bytes of keys and values.
     """
 
     def __init__(
@@ -104,11 +107,13 @@ class Engine:
         top: int | None = None,
         max_rows: int = MAX_ROWS,
         max_waiting: int = MAX_WAITING,
+        max_cache: int = MAX_CACHE,
     ) -> None:
         if top is not None and top < 1:
             raise RedxError(f"The number of adapters to run is at least 1, not {top}; change --top.")
         self.run, self.base, self.router, self.top = run, base, router, top
         self.max_rows, self.max_waiting = max_rows, max_waiting
+        self.max_cells = max_cache // cell_bytes(base)  # rows times tokens
         self.tokens: Counter[str] = Counter()  # by model
         self._open()
         self._waiting: deque[Job] = deque()
@@ -193,7 +198,8 @@ class Engine:
 
     def _admit(self) -> None:
         """Let waiting texts join, as long as there is room and the library is that of the running ones."""
-        while self._waiting and (self._batch is None or self._batch.rows < self.max_rows):
+        read = 0
+        while self._waiting and (read < PROMPTS or not self._running):
             try:
                 if not self._is_current():
                     return
@@ -203,10 +209,44 @@ class Engine:
                 for job in lost:
                     job.deliver(_unavailable(error))
                 return
-            with self._changed:
-                job = self._waiting.popleft()
-            if not job.cancelled:
-                self._start(job)
+            job = self._waiting[0]
+            try:
+                job.ready = job.ready or self._prepare(job)
+                room = self._has_room(job)
+            except Exception as error:
+                self._fail(job, error)
+                continue
+            if not room:
+                return
+            self._start(job)
+            read += 1
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        """Take a waiting text out of the queue, for it cannot begin."""
+        if not isinstance(error, (RedxError, ApiError)):
+            log.exception("a text could not begin")
+        with self._changed:
+            self._waiting.remove(job)
+        job.deliver(error)
+
+    def _has_room(self, job: Job) -> bool:
+        """Return whether a text may join now; refuse one for which there never is room."""
+        assert self._batch is not None
+        assert job.ready is not None
+        tokens, options = job.ready
+        count = len(self.names)
+        rows = 1 if job.model != ROUTED else 1 + min(count, count if options.top is None else options.top)
+        width = len(tokens) + options.max_new_tokens
+        if rows > self.max_rows or rows * width > self.max_cells:
+            raise ApiError(
+                400,
+                f"{rows:,} rows of {width:,} tokens are more than this server runs at a time; lower max_tokens, or run "
+                "fewer adapters by the field redx: {top: 1}.",
+                "max_tokens",
+            )
+        running = [len(text.prompt) + text.options.max_new_tokens for text in self._batch.texts]
+        together = self._batch.rows + rows
+        return together <= self.max_rows and together * max((width, *running)) <= self.max_cells
 
     def _is_current(self) -> bool:
         """Read the library again if it was changed; return whether waiting texts may join now."""
@@ -227,29 +267,35 @@ class Engine:
         log.info("%s was changed and has been read again", self.run)
         return bool(self._waiting)
 
+    def _prepare(self, job: Job) -> tuple[Tensor, GenerationOptions]:
+        """Return the tokens of a prompt and the options of its model, or refuse what cannot be continued."""
+        options, tokens = self._options(job), self._tokens(job)
+        if job.fill:
+            room = min(options.max_new_tokens, self.base.context - len(tokens))
+            options = replace(options, max_new_tokens=max(1, room))
+        if len(tokens) + options.max_new_tokens > self.base.context:
+            raise ApiError(
+                400,
+                f"The prompt has {len(tokens)} tokens, and with {options.max_new_tokens} new ones that is more "
+                f"than the {self.base.context} that the model reads; shorten it, or lower max_tokens.",
+                "messages" if job.fill else "prompt",
+                "context_length_exceeded",
+            )
+        return tokens, options
+
     def _start(self, job: Job) -> None:
+        """Let the first text of the queue join."""
         assert self._batch is not None
+        assert job.ready is not None
         try:
-            composed = self._batch.composed
-            tokens, options = self._tokens(job), self._options(job)
-            if job.fill:
-                room = min(options.max_new_tokens, self.base.context - len(tokens))
-                options = _with(options, max_new_tokens=max(1, room))
-            if len(tokens) + options.max_new_tokens > self.base.context:
-                raise ApiError(
-                    400,
-                    f"The prompt has {len(tokens)} tokens, and with {options.max_new_tokens} new ones that is more "
-                    f"than the {self.base.context} that the model reads; shorten it, or lower max_tokens.",
-                    "messages" if job.fill else "prompt",
-                    "context_length_exceeded",
-                )
-            text, first = self._batch.start(tokens, options, job.alternatives)
+            text, first = self._batch.start(*job.ready, job.alternatives)
         except Exception as error:
-            if not isinstance(error, (RedxError, ApiError)):
-                log.exception("a text could not begin")
-            return job.deliver(error)
+            return self._fail(job, error)
+        with self._changed:
+            self._waiting.remove(job)
         job.text = text
-        job.weights = dict(zip(composed.names, text.weights.tolist(), strict=True))
+        names = self._batch.composed.names
+        job.weights = dict(zip(names, text.weights.tolist(), strict=True))
         job.hashes = {entry.name: entry.hash for entry in self.library.adapters if entry.name in job.active}
         if first.stopped is None:
             self._running[text] = job
@@ -273,10 +319,10 @@ class Engine:
         """Return the options of a text with what its model means."""
         found = find_model(job.model, self.names)
         if found == ROUTED:
-            return _with(job.options, top=self.top) if job.options.top is None else job.options
+            return replace(job.options, top=self.top) if job.options.top is None else job.options
         if job.options.weights is not None or job.options.top is not None:
             raise ApiError(400, f"Weights and top belong to the model {ROUTED!r}; leave them out.", "redx")
-        return _with(job.options, weights={} if found is None else {found: 1.0}, top=1)
+        return replace(job.options, weights={} if found is None else {found: 1.0}, top=1)
 
     def _step(self) -> None:
         if self._batch is None:
@@ -302,8 +348,12 @@ class Engine:
             job.deliver(token)
 
 
-def _with(options: GenerationOptions, **changes: object) -> GenerationOptions:
-    return replace(options, **changes)  # type: ignore[arg-type]
+def cell_bytes(base: BaseLM) -> int:
+    """Return the bytes of the keys and values of one token of one row."""
+    config = base.model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * 4 * config.num_hidden_layers * heads * size
 
 
 def _error_of(work: Callable[[], object]) -> Exception:
