@@ -7,7 +7,7 @@ from typing import Any
 
 from redx.adapters.generation import HALF
 from redx.adapters.running import NextToken
-from redx.endpoint.engine import Job
+from redx.endpoint.job import Job
 
 FINISHED = {"end": "stop", "stop": "stop", "length": "length"}  # OpenAI's words for why a text ends
 

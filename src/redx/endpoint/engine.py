@@ -10,76 +10,23 @@ import logging
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import torch
-from torch import Tensor
 
 from redx.adapters.base import BaseLM
 from redx.adapters.composed import ComposedLM
-from redx.adapters.documents import tokenise
 from redx.adapters.library import LibraryFile, read_library
-from redx.adapters.options import GenerationOptions
 from redx.adapters.running import NextToken, RunningBatch, RunningText
 from redx.endpoint.errors import ApiError
+from redx.endpoint.job import Job, prepare
 from redx.endpoint.models import BASE, ROUTED, check_names, find_model
+from redx.endpoint.room import MAX_CACHE, MAX_ROWS, Room, cell_bytes
 from redx.errors import RedxError
 from redx.runs.transaction import read_version
 from redx.serve.batching import QueueFullError
 
 log = logging.getLogger("redx")
 MAX_WAITING = 1_000  # texts in the queue
-MAX_ROWS = 128  # rows that run together: one for the base and for each adapter of every text
-MAX_CACHE = 4 * 2**30  # bytes of the keys and values of all rows
 PROMPTS = 4  # that are read between two tokens of the texts that run
-LONGEST = 64  # characters of a token at most, so that a prompt that is too long need not be tokenised
-
-Event = NextToken | Exception
-
-
-@dataclass(eq=False)
-class Job:
-    """A text to continue.
-
-    Attributes
-    ----------
-    model
-        What the request calls the model.
-    prompt
-        The text; or messages, which the chat template of the base turns into one.
-    options
-        How it is continued; without weights the model decides them.
-    fill
-        Continue to the end of the context, by at most as many tokens as the options say.
-    alternatives
-        How many of the most probable tokens are told.
-    deliver
-        Is given every token, in the engine's thread, or the error that ended the text.
-    """
-
-    model: str
-    prompt: Callable[[BaseLM], str]
-    options: GenerationOptions
-    deliver: Callable[[Event], None]
-    fill: bool = False
-    alternatives: int = 0
-    cancelled: bool = False
-    ready: tuple[Tensor, GenerationOptions] | None = None  # tokens of the prompt, and the options of its model
-    text: RunningText | None = None
-    weights: dict[str, float] = field(default_factory=dict)
-    hashes: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def active(self) -> list[str]:
-        """The adapters that run and have a weight."""
-        rows = () if self.text is None else self.text.rows
-        return [name for name in rows if name is not None and self.weights[name]]
-
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of the prompt, once it was read."""
-        return 0 if self.text is None else len(self.text.prompt)
 
 
 class Engine:
@@ -112,8 +59,7 @@ class Engine:
         if top is not None and top < 1:
             raise RedxError(f"The number of adapters to run is at least 1, not {top}; change --top.")
         self.run, self.base, self.router, self.top = run, base, router, top
-        self.max_rows, self.max_waiting = max_rows, max_waiting
-        self.max_cells = max_cache // cell_bytes(base)  # rows times tokens
+        self.max_waiting, self.room = max_waiting, Room(max_rows, max_cache // cell_bytes(base))
         self.tokens: Counter[str] = Counter()  # by model
         self._open()
         self._waiting: deque[Job] = deque()
@@ -209,10 +155,11 @@ class Engine:
                 for job in lost:
                     job.deliver(_unavailable(error))
                 return
-            job = self._waiting[0]
+            job, batch = self._waiting[0], self._batch
+            assert batch is not None  # the library was read
             try:
-                job.ready = job.ready or self._prepare(job)
-                room = self._has_room(job)
+                job.ready = job.ready or prepare(job, self.base, self.names, self.top)
+                room = self.room.admits(batch, job, len(self.names))
             except Exception as error:
                 self._fail(job, error)
                 continue
@@ -228,25 +175,6 @@ class Engine:
         with self._changed:
             self._waiting.remove(job)
         job.deliver(error)
-
-    def _has_room(self, job: Job) -> bool:
-        """Return whether a text may join now; refuse one for which there never is room."""
-        assert self._batch is not None
-        assert job.ready is not None
-        tokens, options = job.ready
-        count = len(self.names)
-        rows = 1 if job.model != ROUTED else 1 + min(count, count if options.top is None else options.top)
-        width = len(tokens) + options.max_new_tokens
-        if rows > self.max_rows or rows * width > self.max_cells:
-            raise ApiError(
-                400,
-                f"{rows:,} rows of {width:,} tokens are more than this server runs at a time; lower max_tokens, or run "
-                "fewer adapters by the field redx: {top: 1}.",
-                "max_tokens",
-            )
-        running = [len(text.prompt) + text.options.max_new_tokens for text in self._batch.texts]
-        together = self._batch.rows + rows
-        return together <= self.max_rows and together * max((width, *running)) <= self.max_cells
 
     def _is_current(self) -> bool:
         """Read the library again if it was changed; return whether waiting texts may join now."""
@@ -267,22 +195,6 @@ class Engine:
         log.info("%s was changed and has been read again", self.run)
         return bool(self._waiting)
 
-    def _prepare(self, job: Job) -> tuple[Tensor, GenerationOptions]:
-        """Return the tokens of a prompt and the options of its model, or refuse what cannot be continued."""
-        options, tokens = self._options(job), self._tokens(job)
-        if job.fill:
-            room = min(options.max_new_tokens, self.base.context - len(tokens))
-            options = replace(options, max_new_tokens=max(1, room))
-        if len(tokens) + options.max_new_tokens > self.base.context:
-            raise ApiError(
-                400,
-                f"The prompt has {len(tokens)} tokens, and with {options.max_new_tokens} new ones that is more "
-                f"than the {self.base.context} that the model reads; shorten it, or lower max_tokens.",
-                "messages" if job.fill else "prompt",
-                "context_length_exceeded",
-            )
-        return tokens, options
-
     def _start(self, job: Job) -> None:
         """Let the first text of the queue join."""
         assert self._batch is not None
@@ -300,29 +212,6 @@ class Engine:
         if first.stopped is None:
             self._running[text] = job
         self._deliver(job, first)
-
-    def _tokens(self, job: Job) -> Tensor:
-        prompt = job.prompt(self.base)
-        if len(prompt) > LONGEST * self.base.context:
-            raise ApiError(
-                400,
-                f"The prompt has {len(prompt):,} characters, more than the {self.base.context} tokens that the model "
-                "reads; shorten it.",
-                "prompt",
-                "context_length_exceeded",
-            )
-        if not prompt.strip():
-            raise ApiError(400, "The prompt is empty; write something to continue.", "prompt")
-        return torch.tensor(tokenise([prompt], self.base.tokenizer)[0])
-
-    def _options(self, job: Job) -> GenerationOptions:
-        """Return the options of a text with what its model means."""
-        found = find_model(job.model, self.names)
-        if found == ROUTED:
-            return replace(job.options, top=self.top) if job.options.top is None else job.options
-        if job.options.weights is not None or job.options.top is not None:
-            raise ApiError(400, f"Weights and top belong to the model {ROUTED!r}; leave them out.", "redx")
-        return replace(job.options, weights={} if found is None else {found: 1.0}, top=1)
 
     def _step(self) -> None:
         if self._batch is None:
@@ -346,14 +235,6 @@ class Engine:
         self.tokens[job.model] += 1
         if not job.cancelled:
             job.deliver(token)
-
-
-def cell_bytes(base: BaseLM) -> int:
-    """Return the bytes of the keys and values of one token of one row."""
-    config = base.model.config
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * 4 * config.num_hidden_layers * heads * size
 
 
 def _error_of(work: Callable[[], object]) -> Exception:
