@@ -29,9 +29,9 @@ def router(run: Path) -> PromptRouter:
     return PromptRouter.from_pretrained(run)
 
 
-def control_of(score: str, names: tuple[str, ...] = ("a", "b", "c")) -> RiskControl:
+def control_of(score: str, names: tuple[str, ...] = ("a", "b", "c"), risk: float = 0.1) -> RiskControl:
     thresholds = {"simplex": torch.linspace(-1, 3, 99), "box": torch.linspace(-1, 3, 99)}
-    return RiskControl.from_thresholds(thresholds, 0.1, None, score, names=names)
+    return RiskControl.from_thresholds(thresholds, risk, None, score, names=names)
 
 
 def test_scores_and_weights_are_those_of_keys(run: Path, router: PromptRouter) -> None:
@@ -74,6 +74,17 @@ def test_a_calibrated_cutoff_counts_where_it_is_of_ownership_scores(router: Prom
     assert router_of(calibrated, 100.0).risk == 0.1, "a larger cut-off only silences adapters"
     assert router_of(calibrated, -100.0).risk is None
     assert router_of(control_of("ownership", ("a", "b"))).risk is None, "an adapter came later"
+    assert router_of(control_of("ownership", risk=0.0)).route(PROMPT).abstain, "no cut-off keeps this risk"
+    assert router_of(control_of("ownership", risk=1.0)).cutoff == -math.inf
+
+
+def test_scores_that_are_no_numbers_choose_nothing(router: PromptRouter) -> None:
+    before = router.stacked.bias.clone()
+    router.stacked.bias.fill_(math.nan)
+    choice = router.route(PROMPT)
+    router.stacked.bias.copy_(before)
+    assert choice.abstain
+    assert all(math.isfinite(score) for score in choice.scores.values())
 
 
 def test_a_thousand_scores_are_one_product(router: PromptRouter) -> None:

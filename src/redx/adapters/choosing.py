@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from redx.adapters.base import BaseLM
 from redx.adapters.documents import tokenise
 from redx.adapters.library import library_folder, open_base, read_library, read_scores
+from redx.composition.confidence import LARGEST
 from redx.composition.risk import RiskControl
 from redx.errors import RedxError
 from redx.models.calibration import read_calibration
@@ -137,9 +138,8 @@ class PromptRouter:
         self.base, self.names = base, tuple(names)
         self.scored = tuple(name for name in self.names if name in scores)
         self.stacked = StackedScores([scores[name] for name in self.scored], base.width)
-        known = control if control is not None and control.score == "ownership" else None
-        calibrated = None if known is None else known.cutoffs.simplex
-        assert not isinstance(calibrated, Tensor)  # documents are calibrated together
+        known = control if control is not None and (control.score, control.by) == ("ownership", "all") else None
+        calibrated = None if known is None else float(known.cutoffs.simplex)
         self.cutoff = cutoff if cutoff is not None else EVEN if calibrated is None else calibrated
         covered = known is not None and calibrated is not None and self.cutoff >= calibrated
         self.risk = known.risk if known is not None and covered and set(self.scored) <= set(known.names) else None
@@ -202,7 +202,7 @@ class PromptRouter:
 
     def choose(self, state: Tensor) -> Choice:
         """Return the adapter for the mean state of a prompt, (D,)."""
-        scores = self.stacked(state[None])[0]  # (K,)
+        scores = self.stacked(state[None])[0].nan_to_num(-LARGEST).clamp(-LARGEST, LARGEST)  # (K,)
         best = int(scores.argmax())
         sure = float(scores[best]) > self.cutoff
         softmax = dict(zip(self.scored, scores.softmax(-1).tolist(), strict=True))

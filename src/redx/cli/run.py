@@ -73,7 +73,7 @@ def _run_command(task: Task) -> Any:
         address: str | None,
         **values: Any,
     ) -> None:
-        from redx.report.headline import verdict
+        from redx.report.headline import findings
         from redx.runs import pipeline
 
         changes = {name: _plain(value) for name, value in values.items() if value is not None}
@@ -98,7 +98,7 @@ def _run_command(task: Task) -> Any:
             covered, wanted = (", ".join(map(str, seeds)) for seeds in (finished.summary["seeds"], asked))
             verb = "was" if len(asked) == 1 else "were"
             say(f"The summary covers the seeds {covered} of the folder; only {wanted} {verb} asked for.")
-        say("", verdict(finished.summary), f"report: {finished.report}")
+        say("", *findings(finished.summary), f"report: {finished.report}")
 
     presets = f"{about('preset')}: {', '.join(task.presets)}"
     common = [

@@ -1,4 +1,4 @@
-"""One request with its answers: it hands its prompts to the engine, and tells tokens as they come, or all at the end."""
+"""One request with its answers: it hands prompts to the engine, and tells tokens as they come, or all at the end."""
 
 from __future__ import annotations
 
