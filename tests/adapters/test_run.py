@@ -264,7 +264,6 @@ def test_check_counts_documents(finished: Path, ask: Ask) -> None:
     "words",
     [
         ["predict", "RUN", "abc"],
-        ["serve", "RUN"],
         ["experts", "remove", "RUN", "lower"],
         ["experts", "diff", "RUN", "--remove", "lower"],
         ["router", "train", "RUN"],

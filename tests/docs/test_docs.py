@@ -78,7 +78,7 @@ def test_commands_in_the_documents_run(
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     if words[0] == "monitor":
         record_answers(tmp_path)
-    if words[0] == "serve":
+    if words[0] in ("serve", "route"):
         monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: None)  # it would wait for Ctrl+C
     configured: list[Any] = []
 

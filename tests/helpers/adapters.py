@@ -12,6 +12,11 @@ from transformers import AutoModelForCausalLM
 
 import redx
 from helpers.language_models import save_qwen3
+from redx.adapters.base import load_base
+from redx.adapters.library import OWNERSHIP, add_adapter
+from redx.config import RouterConfig
+from redx.io.files import write_tensors
+from redx.models.router import build_router
 
 ALPHABETS = {"digits": "0123456789+=", "lower": "abcdefghij ", "upper": "KLMNOPQRST "}  # of three domains
 
@@ -55,3 +60,21 @@ def run_tiny_adapters(folder: Path) -> Path:
     model = save_qwen3(folder / "model")
     data = write_documents(folder / "texts.jsonl")
     return redx.run("adapters", "tiny", out=folder / "run", train=True, backbone=str(model), data=data).folder
+
+
+def save_library(folder: Path, names: tuple[str, ...] = ("a", "b", "c")) -> Path:
+    """Write a tiny model and a library of random adapters with random ownership scores; return the library's folder."""
+    folder.mkdir(exist_ok=True)
+    model = save_qwen3(folder / "model")
+    base, run = load_base(str(model)), folder / "run"
+    draw = torch.Generator().manual_seed(1)
+    for seed, name in enumerate(names):
+        add_adapter(run, save_adapter(model, folder / name, seed), base, name)
+        score = build_router(base.width, 2, RouterConfig(shape="linear"))
+        with torch.no_grad():
+            for tensor in score.parameters():
+                tensor.copy_(torch.randn(tensor.shape, generator=draw))
+        score.deviation.fill_(2.0)  # type: ignore[operator, union-attr]
+        score.mean.fill_(0.1)  # type: ignore[operator, union-attr]
+        write_tensors(run / "adapters" / name / OWNERSHIP, score.state_dict())
+    return run

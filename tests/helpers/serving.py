@@ -34,16 +34,26 @@ def asking(folder: Path, audit: Path | None = None, hashed: bool = False, **sett
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, Service]]:
     """Yield the address of a server of a run, in a thread of this process, and the served run."""
-    service, listener = Service(folder), open_socket("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(build_app(service), log_level="error", backlog=2048))  # type: ignore[arg-type]
+    service = Service(folder)
+    try:
+        with serving_app(build_app(service)) as url:
+            yield url, service
+    finally:
+        service.close()
+
+
+@contextmanager
+def serving_app(app: Any) -> Iterator[str]:
+    """Yield the address of a server of an application, in a thread of this process."""
+    listener = open_socket("127.0.0.1", 0)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", backlog=2048, timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
         while not server.started:
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/", service
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
     finally:
         server.should_exit = True
         thread.join(10)
-        service.close()
         listener.close()

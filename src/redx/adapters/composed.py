@@ -161,7 +161,7 @@ class ComposedLM:
 
     def scores(self, prompt: str, rule: str = "red", weights: Weights | None = None, chat: bool = False) -> Tensor:
         """Return the composed next-token scores after a prompt, (C,)."""
-        tokens = self._prompt_tokens(prompt, chat)
+        tokens = self.prompt_tokens(prompt, chat)
         chosen = get_text_rule(rule)
         parts = self.parts(tokens).only(slice(len(tokens) - 1, None))
         return compose(chosen, parts, self._weights(tokens[None], chosen, weights))[0]
@@ -197,20 +197,20 @@ class ComposedLM:
         """Continue a prompt and yield every token as soon as it is chosen; the parameters are those of `generate`."""
         rule, batch = (
             get_text_rule(options.rule),
-            self._prompt_tokens(prompt, options.chat, options.max_new_tokens)[None],
+            self.prompt_tokens(prompt, options.chat, options.max_new_tokens)[None],
         )
-        given, rows = self._plan(batch, rule, options.weights, options.top)
+        given, rows = self.plan(batch, rule, options.weights, options.top)
         for _, step, _ in self._decode(batch, given, rule, rows[0], options):
             yield step
 
     def _continue(self, prompts: Sequence[str], options: GenerationOptions) -> list[Generation]:
         rule, stop = get_text_rule(options.rule), options.stop
-        tokens = [self._prompt_tokens(prompt, options.chat, options.max_new_tokens) for prompt in prompts]
+        tokens = [self.prompt_tokens(prompt, options.chat, options.max_new_tokens) for prompt in prompts]
         results: dict[int, Generation] = {}
         for length in sorted({len(row) for row in tokens}):
             members = [index for index, row in enumerate(tokens) if len(row) == length]
             batch = torch.stack([tokens[index] for index in members])
-            given, rows = self._plan(batch, rule, options.weights, options.top)
+            given, rows = self.plan(batch, rule, options.weights, options.top)
             for group in same_rows(rows):
                 steps: dict[int, list[TokenStep]] = {index: [] for index in group}
                 ended: dict[int, str] = {}
@@ -243,7 +243,7 @@ class ComposedLM:
         length, stop, ends = options.max_new_tokens, options.stop, {self.base.end}
         return generation.decode(self, batch, given, rule, rows, length, options.sampling, stop, ends)
 
-    def _plan(
+    def plan(
         self, batch: Tensor, rule: Rule, weights: Weights | None, top: int | None
     ) -> tuple[Tensor, list[tuple[str | None, ...]]]:
         """Return the weights of every prompt, (B, K), and what has to be run for it."""
@@ -281,7 +281,8 @@ class ComposedLM:
             gates = self.gates(self.read_states(batch).mean(1))
         return rule.weights(Parts(torch.zeros(len(batch), 1), torch.zeros(len(batch), count, 1), gates))
 
-    def _prompt_tokens(self, prompt: str, chat: bool, max_new_tokens: int = 0) -> Tensor:
+    def prompt_tokens(self, prompt: str, chat: bool, max_new_tokens: int = 0) -> Tensor:
+        """Return the tokens of a prompt, (T,), or refuse one that does not leave room for so many new ones."""
         if not isinstance(prompt, str) or not prompt.strip():
             raise RedxError("The prompt is empty; write something to continue.")
         if max_new_tokens < 0:

@@ -217,4 +217,6 @@ def tokenise(texts: Sequence[str], tokenizer: Any) -> list[list[int]]:
     """Return the tokens of texts without special tokens; the tokenizer's own truncation and padding are off."""
     if not texts:
         return []
+    if any("\ud800" <= letter <= "\udfff" for text in texts for letter in (text if not text.isascii() else "")):
+        raise RedxError("A text holds half of a surrogate pair, which no tokenizer reads; leave it out.")
     return tokenizer(list(texts), add_special_tokens=False, padding=False, truncation=False)["input_ids"]

@@ -157,8 +157,8 @@ def decode(
         output = composed.stack.forward(flat_names, tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
         cache = output.past_key_values
         logits = output.logits[:, -1].clone().view(count, len(rows), -1)  # (B, rows, C)
-        scores, radii, base, residuals = _compose(logits, weights, rule, rows, names, sampling.greedy)
-        chosen = [_choose(scores[row.index], sampling, row.draw) for row in alive]
+        scores, radii, base, residuals = compose_rows(logits, weights, rule, rows, names, sampling.greedy)
+        chosen = [choose(scores[row.index], sampling, row.draw) for row in alive]
         logprobs = scores.log_softmax(-1)
         for row, token in zip(alive, chosen, strict=True):
             if row.stopped:
@@ -193,7 +193,7 @@ def decode(
         tokens = torch.tensor(chosen)[:, None].repeat_interleave(len(rows), 0)
 
 
-def _compose(
+def compose_rows(
     logits: Tensor, weights: Tensor, rule: Rule, rows: Sequence[str | None], names: Sequence[str], greedy: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Tensor]]:
     """Return composed scores (B, C), radii (B,), base logits and residuals by name, from the rows that were run."""
@@ -215,7 +215,8 @@ def _compose(
     return scores, certify(rule, parts, weights).radius if complete else None, base, residuals
 
 
-def _choose(scores: Tensor, sampling: Sampling, draw: Generator) -> int:
+def choose(scores: Tensor, sampling: Sampling, draw: Generator) -> int:
+    """Return the next token by its composed scores, (C,)."""
     if sampling.greedy:
         return int(scores.argmax())
     probabilities = (scores / sampling.temperature).softmax(-1)

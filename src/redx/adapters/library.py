@@ -32,7 +32,7 @@ from redx.io.manifest import require_manifest
 from redx.io.reading import check_path, exists, guarded, is_file, is_folder, read_bytes, read_json
 from redx.io.safetensors_files import read_tensors
 from redx.models.router import TrainedRouter, build_router
-from redx.runs.folder import choose_seed
+from redx.runs.folder import choose_seed, read_config
 from redx.runs.transaction import JOURNAL, LOCK, edit, recover, wait_for_writer
 
 LIBRARY = "library.json"
@@ -77,6 +77,14 @@ def library_folder(folder: Path, seed: int | None = None) -> Path:
     if config.adapters is None:
         raise RedxError(f"{folder} is a run of '{config.task}', which has no adapters; see `redx experts`.")
     return folder / f"seed-{seed}"
+
+
+def holds_adapters(folder: Path) -> bool:
+    """Return whether a folder is a library of adapters, or a run of them."""
+    check_path(folder)
+    if is_file(folder / "config.json"):
+        return read_config(folder).adapters is not None
+    return exists(folder / LIBRARY)
 
 
 def read_library(run: Path) -> LibraryFile:

@@ -21,6 +21,7 @@ from redx.cli import (
     predict,
     recover,
     resources,
+    route,
     run,
     serve,
     solve,
@@ -32,7 +33,7 @@ from redx.errors import RedxError, RefusedError
 
 PANELS = {  # how `redx --help` arranges the verbs
     "Train": ("run", "sweep", "report", "list", "fetch", "data"),
-    "Ask": ("predict", "solve", "generate", "serve", "replay"),
+    "Ask": ("predict", "solve", "generate", "route", "serve", "replay"),
     "Measure and prove": ("evaluate", "certify", "calibrate", "check", "monitor", "verify"),
     "Change experts": ("experts", "router", "adapters"),
     "Files and machine": ("export", "shrink", "inspect", "sign", "recover", "cache", "doctor"),
@@ -102,6 +103,7 @@ app.command()(check.check)
 app.command()(run.report)
 app.command()(predict.predict)
 app.command(context_settings={"ignore_unknown_options": True})(solve.solve)  # a question may begin with a minus
+app.command()(route.route)
 app.command()(serve.serve)
 app.command()(serve.replay)
 app.command()(serve.monitor)

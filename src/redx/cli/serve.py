@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_table
+
+if TYPE_CHECKING:
+    from redx.serve.guard import App
 
 SHOWN = 20  # differences that replay prints
 WIDEST = 20  # characters of the name of a domain that monitor prints
@@ -25,22 +29,41 @@ def serve(
     audit_hashes: Annotated[
         bool, typer.Option("--audit-hashes", help="write hashes of the inputs there, not the inputs")
     ] = False,
+    top: Annotated[
+        int | None, typer.Option(help="of adapters: run only this many for a text, without radii", show_default="all")
+    ] = None,
+    backbone: Annotated[
+        str | None, typer.Option(help="of adapters: their language model", show_default="the library's")
+    ] = None,
     seed: OneSeed = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve a page and an HTTP API of a finished run: ask, play the adversary, switch experts off.
 
-    Nothing in the run is changed. The API is described at /docs. Ctrl+C ends it.
+    Nothing in the run is changed. The API is described at /docs. Ctrl+C ends it. A library or run of adapters is served
+    with OpenAI's protocol instead, at /v1: the models are `redx` (routed), `base`, and each adapter.
 
     Example: `redx serve runs/intents --audit answers.jsonl`
     """
-    from redx.serve.server import serve_run
+    from redx.adapters.library import holds_adapters
+    from redx.errors import RedxError
+    from redx.serve.server import is_loopback, require_packages, serve_app, serve_run
 
     def ready(url: str) -> None:
         if as_json:
             return print(json.dumps({"url": url}), flush=True)
         say(f"{folder} is served at {url}", "Ctrl+C ends it.")
 
+    if holds_adapters(folder):
+        require_packages()
+        from redx.endpoint.app import open_endpoint
+
+        def opened() -> AbstractContextManager[App]:
+            return open_endpoint(folder, top, backbone, seed, audit, audit_hashes, is_loopback(host), token)
+
+        return serve_app(opened, host, port, token, ready, page=False)
+    if top is not None or backbone is not None:
+        raise RedxError(f"{folder} holds no adapters; leave --top and --backbone out.")
     serve_run(folder, host, port, token, seed, audit, audit_hashes, ready)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
@@ -12,23 +11,22 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from redx.errors import RedxError
-from redx.io.reading import parse_json
 from redx.serve import queries
 from redx.serve.batching import RETRY_AFTER, QueueFullError
+from redx.serve.bodies import first_problem, json_response, read_body
 from redx.serve.docs_page import render_docs
 from redx.serve.examples import MAX_ROWS
 from redx.serve.guard import Guard, Refused
 from redx.serve.loaded import redx_version
-from redx.serve.metrics import CONTENT_TYPE, Metered, Metrics
+from redx.serve.metrics import CONTENT_TYPE, Metered, Metrics, ServiceFigures
 from redx.serve.queries import DiffBody, LabelsBody, PredictBody, Setting, SettingBody
 from redx.serve.service import Service
 
 FILTER_HELP = "all, fragile (right, but some router changes it), helped, harmed, wrong"
-MAX_VALUES = 1_000_000  # values in the JSON of one request
 TYPES = {".html": "text/html; charset=utf-8", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
@@ -66,7 +64,7 @@ def build_app(service: Service, loopback: bool = True, token: str | None = None)
         redoc_url=None,
         lifespan=lifespan,
     )
-    metrics = Metrics(service)
+    metrics = Metrics(ServiceFigures(service))
     _add_errors(app)
     _add_api(app, service)
     _add_monitor(app, service, metrics)
@@ -80,35 +78,28 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
-        return _json({"error": error.sentence}, error.status, error.headers)
+        return json_response({"error": error.sentence}, error.status, error.headers)
 
     @app.exception_handler(RedxError)
     async def explain(_: Request, error: RedxError) -> Response:
-        return _json({"error": str(error)}, 422)
+        return json_response({"error": str(error)}, 422)
 
     @app.exception_handler(QueueFullError)
     async def retry(_: Request, error: QueueFullError) -> Response:
         sentence = f"Too many requests wait; try again in {RETRY_AFTER} s."
-        return _json({"error": sentence}, 503, {"Retry-After": str(RETRY_AFTER)})
+        return json_response({"error": sentence}, 503, {"Retry-After": str(RETRY_AFTER)})
 
     @app.exception_handler(RequestValidationError)
     async def misfit(_: Request, error: RequestValidationError) -> Response:
-        return _json({"error": _sentence(list(error.errors()))}, 422)
+        return json_response({"error": first_problem(list(error.errors()))}, 422)
 
     @app.exception_handler(HTTPException)
     async def missing(_: Request, error: HTTPException) -> Response:
-        return _json({"error": f"{error.detail}; see /docs."}, error.status_code)
+        return json_response({"error": f"{error.detail}; see /docs."}, error.status_code)
 
     @app.exception_handler(Exception)
     async def fail(_: Request, error: Exception) -> Response:
-        return _json({"error": f"The server failed ({type(error).__name__}); its log says why."}, 500)
-
-
-def _sentence(errors: list[Any]) -> str:
-    """Return what is wrong with a request, from the first error that pydantic reports."""
-    first = errors[0]
-    where = ".".join(str(part) for part in first["loc"] if part not in ("query", "body"))
-    return f"{where or 'The request'}: {first['msg']}; see /docs."[:300]
+        return json_response({"error": f"The server failed ({type(error).__name__}); its log says why."}, 500)
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
@@ -116,15 +107,15 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
     @app.get("/api/model", summary="Task, experts, rules and risk of the run")
     async def model() -> Response:
-        return _json(await in_model_thread(service.describe))
+        return json_response(await in_model_thread(service.describe))
 
     @app.post("/api/predict", summary="Answer inputs", openapi_extra=_body_schema(PredictBody))
     async def predict(request: Request) -> Response:
-        body = await _read(request, PredictBody)
+        body = await read_body(request, PredictBody)
         loaded = service.loaded
         query = queries.Query.from_body(body, loaded.kind, loaded.model.info.shape)
         answers = await asyncio.wrap_future(service.batcher.submit(query))
-        return _json({"answers": answers, "version": service.loaded.version})
+        return json_response({"answers": answers, "version": service.loaded.version})
 
     @app.post(
         "/api/diff",
@@ -132,9 +123,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
         openapi_extra=_body_schema(DiffBody),
     )
     async def diff(request: Request) -> Response:
-        setting = Setting.from_body(await _read(request, DiffBody))
+        setting = Setting.from_body(await read_body(request, DiffBody))
         await asyncio.to_thread(service.examples.load)
-        return _json(await in_model_thread(lambda: service.diff(setting)))
+        return json_response(await in_model_thread(lambda: service.diff(setting)))
 
     @app.get("/api/price", summary="Clean and worst-router accuracy at every risk, on choice examples")
     async def price(
@@ -143,7 +134,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
     ) -> Response:
         setting = Setting.from_body(SettingBody(rule=rule, without=without or []))
         compute = await in_model_thread(lambda: service.price(setting))
-        return _json(await asyncio.to_thread(compute))  # it takes seconds, in which the model answers others
+        return json_response(await asyncio.to_thread(compute))  # it takes seconds, in which the model answers others
 
     @app.get("/api/examples", summary="The test split: answers of the run as it stands, radii and inputs")
     async def examples(
@@ -166,14 +157,14 @@ def _add_api(app: FastAPI, service: Service) -> None:
         setting = Setting.from_body(SettingBody(rule=rule, router=router))
         await asyncio.to_thread(service.examples.load)
         if row:
-            return _json(await in_model_thread(lambda: service.rows(setting, row)))
-        return _json(
+            return json_response(await in_model_thread(lambda: service.rows(setting, row)))
+        return json_response(
             await in_model_thread(lambda: service.table(setting, filter, domain, sort, descending, offset, limit))
         )
 
     @app.get("/healthz", summary="Whether the server answers")
     async def health() -> Response:
-        return _json({"status": "ok", "waiting": service.batcher.waiting})
+        return json_response({"status": "ok", "waiting": service.batcher.waiting})
 
 
 def _add_monitor(app: FastAPI, service: Service, metrics: Metrics) -> None:
@@ -181,7 +172,7 @@ def _add_monitor(app: FastAPI, service: Service, metrics: Metrics) -> None:
 
     @app.get("/api/monitor", summary="Whether the promise still holds, by the answers and labels since the start")
     async def monitor() -> Response:
-        return _json(await in_model_thread(service.watch))
+        return json_response(await in_model_thread(service.watch))
 
     @app.post(
         "/api/labels",
@@ -189,8 +180,8 @@ def _add_monitor(app: FastAPI, service: Service, metrics: Metrics) -> None:
         openapi_extra=_body_schema(LabelsBody),
     )
     async def labels(request: Request) -> Response:
-        body: LabelsBody = await _read(request, LabelsBody)
-        return _json(await in_model_thread(lambda: service.label(body.labels)))
+        body: LabelsBody = await read_body(request, LabelsBody)
+        return json_response(await in_model_thread(lambda: service.label(body.labels)))
 
     @app.get("/metrics", summary="Figures for Prometheus")
     async def figures() -> Response:
@@ -232,28 +223,6 @@ def _add_page(app: FastAPI) -> None:
         return HTMLResponse(render_docs(app.openapi()))
 
 
-async def _read(request: Request, schema: type[BaseModel]) -> Any:
-    """Return the body of a request as an instance of a schema."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind != "application/json":
-        raise Refused(415, "Send the body as JSON, with the header Content-Type: application/json.")
-    try:
-        value = parse_json((await request.body()).decode(), values=MAX_VALUES)
-    except RecursionError as error:
-        raise Refused(422, "The JSON of the request is nested too deeply.") from error
-    except ValueError as error:
-        raise Refused(422, "The request is no JSON, or has NaN, infinity or a key twice; send plain JSON.") from error
-    try:
-        return schema.model_validate(value)
-    except ValidationError as error:
-        raise Refused(422, _sentence(list(error.errors()))) from error
-
-
 def _body_schema(schema: type[BaseModel]) -> dict[str, Any]:
     content = {"application/json": {"schema": schema.model_json_schema()}}
     return {"requestBody": {"required": True, "content": content}}
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    content = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return Response(content.encode(errors="backslashreplace"), status, headers, "application/json")

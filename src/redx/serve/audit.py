@@ -42,6 +42,8 @@ class AuditFile:
         The file; it is made where there is none, for its owner alone.
     hashed
         Write hashes instead of the inputs themselves.
+    kind
+        What the lines are marked with.
 
     Raises
     ------
@@ -49,10 +51,10 @@ class AuditFile:
         Where the file cannot be written, or holds something else.
     """
 
-    def __init__(self, path: Path, hashed: bool = False) -> None:
-        self.path, self.hashed = path, hashed
+    def __init__(self, path: Path, hashed: bool = False, kind: str = KIND) -> None:
+        self.path, self.hashed, self.kind = path, hashed, kind
         check_path(path)
-        if exists(path) and not _is_audit(path):
+        if exists(path) and not _is_audit(path, kind):
             raise RedxError(f"{path} holds something else than answers of redx; choose another file for --audit.")
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -67,11 +69,17 @@ class AuditFile:
         RedxError
             Where the disk is full, for example.
         """
-        lines = [
-            json.dumps(self._line(loaded, query, value, answer), ensure_ascii=False)
-            for query, group in zip(queries, answers, strict=True)
-            for value, answer in zip(query.inputs, group, strict=True)
-        ]
+        self.append(
+            [
+                self._line(loaded, query, value, answer)
+                for query, group in zip(queries, answers, strict=True)
+                for value, answer in zip(query.inputs, group, strict=True)
+            ]
+        )
+
+    def append(self, records: Sequence[dict[str, Any]]) -> None:
+        """Append one line for every record, all or none."""
+        lines = [json.dumps(record, ensure_ascii=False) for record in records]
         content = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
         try:
             start = os.fstat(self._file).st_size
@@ -119,11 +127,11 @@ def summarise(answer: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _is_audit(path: Path) -> bool:
+def _is_audit(path: Path, kind: str) -> bool:
     with open_file(path, 2**40) as (file, size):
         first = file.readline(2**20)
     try:
-        return not size or parse_json(first.decode()).get("kind") == KIND
+        return not size or parse_json(first.decode()).get("kind") == kind
     except (ValueError, AttributeError, RecursionError):
         return False
 

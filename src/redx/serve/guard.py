@@ -41,6 +41,11 @@ class Refused(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
+def describe(refused: Refused) -> dict[str, Any]:
+    """Return the body of a refusal."""
+    return {"error": refused.sentence}
+
+
 class Guard:
     """Checks requests before the application sees them.
 
@@ -55,13 +60,25 @@ class Guard:
         What the Authorization header of a request to the API must carry; None for nothing.
     max_body, max_bodies
         Bounds on the bytes of one body, and of all bodies at a time.
+    secret
+        How the paths begin that need the token.
+    describe
+        Gives the JSON of a refusal.
     """
 
     def __init__(
-        self, app: App, loopback: bool, token: str | None, max_body: int = MAX_BODY, max_bodies: int = MAX_BODIES
+        self,
+        app: App,
+        loopback: bool,
+        token: str | None,
+        max_body: int = MAX_BODY,
+        max_bodies: int = MAX_BODIES,
+        secret: tuple[str, ...] = SECRET,
+        describe: Callable[[Refused], dict[str, Any]] = describe,
     ) -> None:
         self.app, self.loopback, self.token = app, loopback, token
         self.max_body, self.max_bodies = max_body, max_bodies
+        self.secret, self.describe = secret, describe
         self._held = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +104,7 @@ class Guard:
             await self.app(scope, _replay(body, receive), send_with_headers)
         except Refused as refused:
             if not started:
-                await respond(send_with_headers, refused)
+                await respond(send_with_headers, refused, self.describe(refused))
         finally:
             self._held -= held
 
@@ -98,9 +115,9 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != host:
             raise Refused(403, "Requests from pages of other origins are refused.")
-        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"].startswith(SECRET):
+        if headers.get("sec-fetch-site") in ("cross-site", "same-site") and scope["path"].startswith(self.secret):
             raise Refused(403, "Requests from pages of other origins are refused.")
-        secret = scope["path"].startswith(SECRET)
+        secret = scope["path"].startswith(self.secret)
         if secret and self.token is not None:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
@@ -151,9 +168,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def respond(send: Send, refused: Refused) -> None:
-    """Send a refusal as JSON with one sentence."""
-    content = json.dumps({"error": refused.sentence}).encode()
+async def respond(send: Send, refused: Refused, body: dict[str, Any]) -> None:
+    """Send a refusal as JSON."""
+    content = json.dumps(body).encode()
     headers = {"content-type": "application/json", "content-length": str(len(content)), **refused.headers}
     named = [(name.encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": refused.status, "headers": named})

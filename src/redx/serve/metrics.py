@@ -24,16 +24,16 @@ class Metrics:
 
     Parameters
     ----------
-    service
-        The run that is served.
+    figures
+        Gives the figures of what is served.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, figures: Collector) -> None:
         self._registry = here = CollectorRegistry()
         self.requests = Counter("redx_requests", "HTTP requests", ["method", "path", "status"], registry=here)
         about = "Time until the end of an answer"
         self.seconds = Histogram("redx_request_seconds", about, ["path"], buckets=SECONDS, registry=here)
-        self._registry.register(_ServiceFigures(service))
+        self._registry.register(figures)
 
     def render(self) -> bytes:
         """Return all figures as the text that Prometheus reads."""
@@ -76,7 +76,7 @@ class Metered:
             self.metrics.seconds.labels(path).observe(time.perf_counter() - start)
 
 
-class _ServiceFigures(Collector):
+class ServiceFigures(Collector):
     """Reads what the service has counted, when Prometheus asks."""
 
     def __init__(self, service: Service) -> None:

@@ -9,17 +9,22 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from redx.errors import RedxError
-from redx.serve.audit import AuditFile
-from redx.serve.service import Service
+from redx.serve.guard import App
 
 SHORTEST_TOKEN = 16  # characters
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 BACKLOG = 2048  # connections that wait to be accepted
+
+
+def require_packages() -> None:
+    """Refuse to serve without the packages of the extra `serve`."""
+    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
+        raise RedxError(f"A server needs {' and '.join(missing)}; install with `pip install 'redx[serve]'`.")
 
 
 def is_loopback(host: str) -> bool:
@@ -109,18 +114,48 @@ def serve_run(
     ready
         Called with the address when the server is about to accept requests.
     """
-    if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-        raise RedxError(f"The page needs {' and '.join(missing)}; install with `pip install 'redx[serve]'`.")
-    import uvicorn
 
-    from redx.serve.app import build_app
+    @contextmanager
+    def opened() -> Iterator[App]:
+        from redx.serve.app import build_app
+        from redx.serve.audit import AuditFile
+        from redx.serve.service import Service
+
+        service = Service(folder, seed, AuditFile(audit, hashed) if audit else None)
+        try:
+            yield build_app(service, is_loopback(host), token)
+        finally:
+            service.close()
+
+    serve_app(opened, host, port, token, ready)
+
+
+def serve_app(
+    opened: Callable[[], AbstractContextManager[App]],
+    host: str,
+    port: int,
+    token: str | None,
+    ready: Callable[[str], None],
+    page: bool = True,
+) -> None:
+    """Serve an application until the process is interrupted.
+
+    Parameters
+    ----------
+    opened
+        Opens the application, after host, port and token have been checked.
+    host, port, token, ready
+        As for `serve_run`.
+    page
+        Whether there is a page, to which the address hands the token.
+    """
+    require_packages()
+    import uvicorn
 
     check_token(host, token)
     listener = open_socket(host, port)
     try:
-        service = Service(folder, seed, AuditFile(audit, hashed) if audit else None)
-        try:
-            app = build_app(service, is_loopback(host), token)
+        with opened() as app:
             settings = uvicorn.Config(
                 app,
                 log_level="warning",
@@ -130,11 +165,9 @@ def serve_run(
                 timeout_graceful_shutdown=5,
             )
             shown = f"[{host}]" if ":" in host and host[0] != "[" else host
-            ready(f"http://{shown}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else ""))
+            ready(f"http://{shown}:{listener.getsockname()[1]}/" + (f"#token={token}" if token and page else ""))
             server = uvicorn.Server(settings)
             with _ending_quietly(server):
                 server.run(sockets=[listener])
-        finally:
-            service.close()
     finally:
         listener.close()
