@@ -10,7 +10,7 @@ from torch import Tensor
 from redx.composition import certificate, metrics
 from redx.composition.evaluation import Banks, match_banks, predict
 from redx.composition.rules import RuleId, general_rules
-from redx.config import BankConfig, BankId, RunConfig
+from redx.config import SHARED_ONLY, BankConfig, BankId, RunConfig
 from redx.data.dataset import Data
 from redx.data.inputs import read_pairs
 from redx.io.progress import progress
@@ -104,7 +104,7 @@ def answers_by_bank(model: Model, x: Tensor) -> list[tuple[str, Tensor]]:
     return [
         (bank_id.name, expert_answers(bank_id.form, model.bank(bank_id), model.base, x))
         for bank_id in model.banks
-        if bank_id.form in FORMS
+        if bank_id.form in FORMS and bank_id != SHARED_ONLY
     ]
 
 
