@@ -170,6 +170,22 @@ def read_jsonl(
     return records
 
 
+def required_column(path: Path, columns: Iterable[str], column: str) -> None:
+    """Refuse a table without a column; the message names those that it has.
+
+    Parameters
+    ----------
+    path
+        What the table is called.
+    columns
+        The columns that it has.
+    column
+        The one that is needed.
+    """
+    if column not in (known := dict.fromkeys(columns)):
+        raise _without_column(path, _MissingColumn(column, known))
+
+
 def _without_column(path: Path, error: _MissingColumn) -> RedxError:
     return RedxError(
         f"{path} {error}; rename yours, or give its name where there is an option for it, such as --label."
