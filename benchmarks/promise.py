@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from redx.composition.parts import Parts
+from redx.composition.parts import Cutoffs, Parts
 from redx.composition.quarantine import Trial, try_experts
 from redx.composition.risk import RiskControl, harm_outcomes
 from redx.composition.rules import get_rule
@@ -35,7 +35,7 @@ from redx.runs.folder import load_seed, read_config
 from redx.seeding import generator
 from redx.training.datasets import concatenate, read_features, split_validation
 
-DIVISIONS, BAD_DIVISIONS, MIXES = 200, 40, 10_000  # fewer with bad experts: the mean is over 30 of them
+DIVISIONS, MIXES = 200, 10_000
 RED = get_rule("red")
 Change = Callable[[Expert, Expert, torch.Generator], Expert]  # of an expert, given another one
 
@@ -96,9 +96,7 @@ class Seed:
             yield
 
 
-def divide(
-    parts: Parts, held: int, domains: Tensor, names: tuple[str, ...], risk: float, by: str, divisions: int = DIVISIONS
-) -> Tensor:
+def divide(parts: Parts, held: int, domains: Tensor, names: tuple[str, ...], risk: float, by: str) -> Tensor:
     """Return the figures of every domain, (D, 4): base, RED, RED under any router, and harm; means over divisions.
 
     Parameters
@@ -113,23 +111,42 @@ def divide(
         The names of the domains.
     risk, by
         The risk, and whether it is kept over `all` examples or by `domain`.
-    divisions
-        How many divisions are drawn.
     """
     every = RiskControl(risk, by=by).calibrate(parts, class_domains=domains, domain_names=names)
     of_example, draw = domains[parts.true_labels()], generator(0, "divisions")
+    confidences, steps = parts.confidences, _outcomes_by_active(parts)
+    assert confidences is not None
     found = torch.zeros(len(names), 4, dtype=torch.double)
-    for _ in range(divisions):
+    for _ in range(DIVISIONS):
         rows = torch.randperm(len(parts), generator=draw)
         calibrate, measure = rows[:held], rows[held:]
         settings = {"domains": of_example[calibrate], "class_domains": domains, "domain_names": names, "by": by}
         thresholds = {region: values[calibrate] for region, values in every.thresholds.items()}
         control = RiskControl.from_thresholds(thresholds, risk, **settings)
         control.given = True
-        outcomes = harm_outcomes(RED, control.apply(parts.only(measure))).double()
+        cutoffs = control.cutoffs_for(parts.base[measure]).simplex
+        active = (confidences[measure] > torch.as_tensor(cutoffs).reshape(-1, 1)).sum(-1)
+        outcomes = steps[measure, active]
         for domain in range(len(names)):
             found[domain] += outcomes[of_example[measure] == domain].mean(0)
-    return found / divisions
+    return found / DIVISIONS
+
+
+def _outcomes_by_active(parts: Parts) -> Tensor:
+    """Return the outcomes of every example with its 0, 1, … K most confident experts, (N, K + 1, 4)."""
+    assert parts.confidences is not None
+    ordered = parts.confidences.sort(-1, descending=True).values
+    heard = (ordered > -torch.inf).sum(-1)  # (N,): experts that are not silent in any case
+    cutoffs = torch.cat([ordered, torch.full_like(ordered[:, :1], -torch.inf)], 1)
+    states = torch.zeros(*cutoffs.shape, 4, dtype=torch.double)
+    for active in range(cutoffs.shape[1]):
+        states[:, active] = states[:, active - 1] if active else 0
+        rows = (heard >= active).nonzero()[:, 0]
+        some, cutoff = parts.only(rows), cutoffs[rows, active]
+        assert some.confidences is not None
+        state = some.with_confidences(some.confidences, Cutoffs(cutoff, cutoff))
+        states[rows, active] = harm_outcomes(RED, state).double()
+    return states
 
 
 def noise(expert: Expert, other: Expert, draw: torch.Generator) -> Expert:
@@ -202,22 +219,24 @@ def main() -> None:
     parser.add_argument("run", type=Path)
     parser.add_argument("--risk", type=float, default=0.01)
     parser.add_argument("--part", choices=("all", "domains", "bad"), default="all")
+    parser.add_argument("--seed", type=int, action="append", help="seed of the run; by default all")
     options = parser.parse_args()
     torch.set_num_threads(1)
     config = read_config(options.run)
-    seeds = [Seed(options.run, config, seed) for seed in config.seeds]
-    print(f"{options.run}, risk {options.risk:g}, seeds {', '.join(map(str, config.seeds))}, {DIVISIONS} divisions")
+    numbers = options.seed or list(config.seeds)
+    seeds = [Seed(options.run, config, seed) for seed in numbers]
+    print(f"{options.run}, risk {options.risk:g}, seeds {', '.join(map(str, numbers))}, {DIVISIONS} divisions")
     if options.part in ("all", "domains"):
         show_domains(seeds, options.risk)
     if options.part in ("all", "bad"):
         show_bad(seeds, options.risk)
 
 
-def _measure(seed: Seed, parts: Parts, risk: float, by: str, divisions: int = DIVISIONS) -> Tensor:
+def _measure(seed: Seed, parts: Parts, risk: float, by: str) -> Tensor:
     domains, names = seed.model._class_domains()
     if domains is None:
         raise RedxError("Classes belong to several domains in this run; give one such as runs/intents.")
-    return divide(parts, seed.held, torch.tensor(domains), tuple(names), risk, by, divisions)
+    return divide(parts, seed.held, torch.tensor(domains), tuple(names), risk, by)
 
 
 def show_domains(seeds: list[Seed], risk: float) -> None:
@@ -242,9 +261,8 @@ def show_domains(seeds: list[Seed], risk: float) -> None:
 def show_bad(seeds: list[Seed], risk: float) -> None:
     """Print what becomes of RED where one expert of all is bad, on average over which one."""
     rows, caught = [], []
-    few = BAD_DIVISIONS
     alone = {  # by seed and place: what is left without the expert
-        (number, place): _measure(seed, seed.record(forced=place)[0], risk, "domain", few).mean(0)
+        (number, place): _measure(seed, seed.record(forced=place)[0], risk, "domain").mean(0)
         for number, seed in enumerate(seeds)
         for place in range(len(seed.model.experts))
     }
@@ -256,9 +274,9 @@ def show_bad(seeds: list[Seed], risk: float) -> None:
             for place in range(count):
                 without = alone[number, place]
                 with seed.changed(place, change, (place + 1) % count):
-                    naive = _measure(seed, seed.record(False, False)[0], risk, "all", few).mean(0)
+                    naive = _measure(seed, seed.record(False, False)[0], risk, "all").mean(0)
                     parts, trials = seed.record()
-                    kept = _measure(seed, parts, risk, "domain", few)
+                    kept = _measure(seed, parts, risk, "domain")
                 quarantined += trials[place].quarantined
                 figures.append(
                     [

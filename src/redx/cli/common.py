@@ -117,7 +117,7 @@ def show_main_rules(summary: dict[str, Any]) -> None:
         row = [name, hint_of(name, rules), entry.get("shares") or "—"]
         rows.append([*row, *("—" if value is None else f"{value:.4f}" for value in figures)])
         if left_out is not None and left_out[0] == name:
-            rows.append(["", WITHOUT_OWN_HINT, row[2], f"{left_out[1]:.4f}", "—", "—"])
+            rows.append([f"{name}, without", WITHOUT_OWN_HINT, row[2], f"{left_out[1]:.4f}", "—", "—"])
     show_table(["rule", "", COLUMN, "clean", "wrong expert", "any router"], rows, _title(summary), stacked=True)
     show_perplexity(summary)
 

@@ -82,7 +82,7 @@ def _run_command(task: Task) -> Any:
         settle(task.name, preset, assignments or (), seeds=seed, run=banks, **changes)
         if "file" in changes or "questions_file" in changes:
             early.check_data(changes.get("file", changes.get("questions_file")))
-        from redx.report.headline import verdict
+        from redx.report.headline import findings
         from redx.runs import pipeline
 
         places = {"engine": engine, "address": address} if (engine, address) != ("local", None) else {}
@@ -106,7 +106,7 @@ def _run_command(task: Task) -> Any:
             covered, wanted = (", ".join(map(str, seeds)) for seeds in (finished.summary["seeds"], asked))
             verb = "was" if len(asked) == 1 else "were"
             say(f"The summary covers the seeds {covered} of the folder; only {wanted} {verb} asked for.")
-        say("", verdict(finished.summary), f"report: {finished.report}")
+        say("", *findings(finished.summary), f"report: {finished.report}")
 
     presets = f"{about('preset')}: {', '.join(task.presets)}"
     common = [

@@ -75,6 +75,8 @@ class Panel:
         Text at the right end of every row.
     bars
         Whether the values of the rows are drawn as bars.
+    bound
+        A value that the dots of the rows are compared with, drawn as a dashed line.
     """
 
     title: str
@@ -88,6 +90,7 @@ class Panel:
     columns: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     bars: bool = False
+    bound: float | None = None
 
 
 @dataclass(frozen=True)

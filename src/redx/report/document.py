@@ -99,6 +99,8 @@ class Report:
         Title of the page.
     verdict
         One sentence.
+    findings
+        Further sentences of the verdict.
     tiles
         The figures that carry it.
     sections, appendix
@@ -113,6 +115,7 @@ class Report:
     sections: tuple[Section, ...]
     appendix: tuple[Section, ...]
     sources: tuple[Source, ...]
+    findings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

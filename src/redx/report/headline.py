@@ -11,7 +11,12 @@ EXPENSIVE = 0.01  # accuracy that cut-offs may cost before the verdict says so
 
 
 def verdict(summary: Summary) -> str:
-    """Return the verdict on a run: what is gained, from whose data, what the worst router costs, and when to pool.
+    """Return the verdict on a run, as `findings` returns it, as one text."""
+    return " ".join(findings(summary))
+
+
+def findings(summary: Summary) -> list[str]:
+    """Return the verdict on a run in sentences: the gain, whose data bring it, the cost of a wrong router, pooling.
 
     Parameters
     ----------
@@ -21,9 +26,9 @@ def verdict(summary: Summary) -> str:
     rules = summary["rules"]
     name = next((name for name in ("red", "moe") if name in rules), None)
     if name is None or "base" not in rules:
-        return "This run has neither `red` nor `moe` beside a base, so there is nothing to compare."
+        return ["This run has neither `red` nor `moe` beside a base, so there is nothing to compare."]
     told = (_gain(rules, name), _own_data(summary, name), _worst_router(rules, name), _pooled(summary, name))
-    return " ".join(sentence for sentence in (*told, told_quarantine(summary)) if sentence)
+    return [sentence for sentence in (*told, told_quarantine(summary)) if sentence]
 
 
 def _gain(rules: Summary, name: str) -> str:

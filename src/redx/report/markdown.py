@@ -27,7 +27,10 @@ def to_markdown(report: Report, files: Files) -> str:
     str
         The text. All names from data and settings are escaped.
     """
-    lines = [f"# {_escape(report.title)}", "", f"**{_escape(report.verdict)}**", "", *_tile_lines(report)]
+    lines = [f"# {_escape(report.title)}", "", f"**{_escape(report.verdict)}**", ""]
+    if report.findings:
+        lines += [*(f"- {_escape(finding)}" for finding in report.findings), ""]
+    lines += _tile_lines(report)
     for section in report.sections:
         lines += _section_lines(section, files, "##")
     if report.appendix:

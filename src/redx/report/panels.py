@@ -171,6 +171,9 @@ def _draw_dots(axes: Axes, panel: Panel, colours: dict[str, str]) -> None:
             marker = "o" if left <= x <= right else "<" if x < left else ">"
             edge = min(max(x, left + margin / 3), right - margin / 3)
             axes.plot([edge], [row + shift], marker=marker, markersize=5.5, color=colour, zorder=4 + index / 100)
+    if panel.bound is not None:
+        left, right = min(left, panel.bound - margin), max(right, panel.bound + margin)
+        axes.axvline(panel.bound, color=INK, linewidth=1, linestyle="--", alpha=0.8, zorder=1)
     axes.set_xlim(left, right)
     if left < 0 < right:
         axes.axvline(0, color=INK, linewidth=0.8, alpha=0.6, zorder=1)

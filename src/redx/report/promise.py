@@ -18,7 +18,8 @@ def describe(run: RunFigures) -> Section:
     panels = _panels(promise) if promise else ()
     caption = (
         "Harm: the share of test examples of a domain that the base answers correctly and RED, with some router, does "
-        "not; with exact 95 % intervals. The risk is promised for the mean over calibration sets."
+        "not; with exact 95 % intervals. The dashed line is the risk. "
+        "The risk is promised for the mean over calibration sets."
     )
     if promise and promise["confidence"]:
         caption = f"{caption[: caption.rindex(' The risk')]} The risk is promised for the expected harm."
@@ -48,7 +49,7 @@ def _told_domains(domains: Summary, risk: float) -> str:
         ends = (
             f"{above} of {len(known)} domains measurably exceed the risk"
             if above
-            else "no domain measurably exceeds it"
+            else "no domain measurably exceeds the risk"
         )
         told.append(
             f"the largest harm is that of `{name}`, {one['harm']:.4f} ({one['low']:.4f} to {one['high']:.4f}); {ends}"
@@ -72,12 +73,11 @@ def _panels(promise: Summary) -> tuple[Panel, ...]:
         Line("red", (domains[name][key],), (row,), low=(domains[name]["low"],), high=(domains[name]["high"],))
         for row, name in enumerate(names)
     ]
-    risk = Line("risk", (promise["risk"],) * 2, (-0.5, len(names) - 0.5), dashed=True)
     below = sum(domains[name][key] <= promise["risk"] for name in names)
     notes = tuple(f"{domains[name][key]:.4f}" for name in names)
     title = f"{below} of {len(names)} domains are at or below the risk {promise['risk']:.4g}"
     axis = "harm that routers do" if key == "routing_harm" else "harm"
-    return (Panel(title, axis, "", (*dots, risk), rows=tuple(names), notes=notes),)
+    return (Panel(title, axis, "", tuple(dots), rows=tuple(names), notes=notes, bound=promise["risk"]),)
 
 
 def _domains_table(promise: Summary) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redx.report import efficiency, modularity, performance, perplexity, promise, stability
 from redx.report.document import Report, RunFigures, Section, Source
-from redx.report.headline import four_figures, verdict
+from redx.report.headline import findings, four_figures
 from redx.report.short import told_sharing, with_sharing
 from redx.report.tables import classes_table, domains_table, format_value, name_banks, noise_area_table, rules_table
 
@@ -22,9 +22,11 @@ def describe_run(run: RunFigures, source: Source) -> Report:
         The run's facts and the command that repeats it.
     """
     sections = tuple(section.describe(run) for section in SECTIONS)
+    told = findings(run.summary)
     return Report(
         title=f"{run.config.task}, {run.config.preset}",
-        verdict=verdict(run.summary),
+        verdict=told[0],
+        findings=tuple(told[1:]),
         tiles=four_figures(run),
         sections=tuple(section for section in sections if not section.is_empty),
         appendix=tuple(section for section in _appendix(run) if not section.is_empty),

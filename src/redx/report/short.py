@@ -12,7 +12,7 @@ from redx.report.document import Summary
 from redx.report.words import name_of
 
 WITHOUT_OWN = "without the expert of its domain"  # every example is answered without this one
-WITHOUT_OWN_HINT = "without its expert"  # of the example's domain; as short as the other hints
+WITHOUT_OWN_HINT = "its domain's expert"  # the same in a table, after "red, without"
 COLUMN = "owners share"  # what `redx.composition.listing.shares` returns
 ON_SHARED = {  # of the banks that correct the base of the shared examples: words of short tables, and of sentences
     "base": ("shared examples alone", "the shared examples' base"),

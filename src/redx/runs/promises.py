@@ -40,12 +40,13 @@ def with_promises(
     bank_id = config.controlled_bank
     if bank_id is None or not kept:
         return rules
+    price: dict[str, Any] | None = None
     for name, figures in rules.items():
         rule, bank = get_rule(RuleId.parse(name).rule), RuleId.parse(name).bank
         if rule.form == bank_id.form and rule.adversary and (bank or config.main.get(rule.form)) == bank_id.name:
             figures["risk"] = _promise(rule, figures["worst_harm"], kept, units)
-            if name == PRICED:
-                figures["risk"]["price"] = _price(rule, kept)
+            if rule.name == PRICED:
+                figures["risk"]["price"] = price = price or _price(rule, kept)
     return rules
 
 

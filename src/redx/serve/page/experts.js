@@ -21,7 +21,7 @@ export function showExperts(node, diffNode, toggle) {
       el("div", { class: "top" }, el("h3", { id: `expert-${k}` }, expert.name),
         el("input", { type: "checkbox", role: "switch", class: "switch", checked: on, disabled: last, "data-expert": expert.name,
           "aria-labelledby": `expert-${k}`, onchange: () => toggle(expert.name) })),
-      trial?.quarantined ? el("p", { class: "quarantine" }, el("span", { class: "tag bad" }, "in quarantine"),
+      trial?.quarantined ? el("p", { class: "note quarantine" }, el("span", { class: "tag bad" }, "in quarantine"),
         trial.p_claims < trial.p
           ? ` weight zero: of ${number(trial.examples)} choice examples, it claims ${number(trial.misclaimed)} of other domains and ${number(trial.claimed)} of its own.`
           : ` weight zero: of ${number(trial.examples)} choice examples, where it is confident, it makes ${number(trial.harmed)} wrong that the base answers correctly and ${number(trial.helped)} right that the base does not.`) : null,

@@ -22,7 +22,7 @@ async function show(node) {
   node.classList.toggle("bad", state.alarm);
   node.dataset.alarm = String(state.alarm);
   fill(node,
-    el("strong", { role: "status" }, state.alarm ? "Alarm" : "The promise holds so far"),
+    el("strong", { role: "status" }, state.alarm ? "Alarm" : all.lines ? "The promise holds so far" : "No answer is labelled yet"),
     el("span", {}, `${number(lines)} lines, ${number(all.lines)} labelled`),
     all.lines ? el("span", {}, `harm so far ${percent(all.harm, 2)}, at least ${percent(all.lower, 2)}; promised ${percent(state.risk, 2)}`) : null,
     where.length ? el("span", {}, `in ${where.join(", ")}`) : null,

@@ -55,7 +55,7 @@ function draw(node, price, apply) {
   }
   const now = price.now;
   const byDomain = ({ domains, budget }) => el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The promise in every domain" }, el("table", { id: "price-domains" },
-    el("thead", {}, el("tr", {}, ["domain", "calibrated on", "base", "clean", "any router", budget === "routing" ? "harm by routers" : "harm", "95 %"].map((name) => el("th", { scope: "col" }, name)))),
+    el("thead", {}, el("tr", {}, ["domain", "calibrated on", "base", "clean", "any router", budget === "routing" ? "harm by routers" : "harm", "95 %"].map((name, k) => el("th", { scope: "col", class: k ? "number" : null }, name)))),
     el("tbody", {}, Object.entries(domains).map(([name, one]) => el("tr", {}, el("td", {}, name),
       el("td", { class: "number" }, `${number(one.calibration)}${one.cutoff === null ? " (silent)" : one.together.length ? " (shared)" : ""}`),
       ...[one.base, one.clean, one.worst, budget === "routing" ? one.routing_harm : one.harm].map((value) => el("td", { class: "number" }, typeof value === "number" ? percent(value, 2) : "—")),

@@ -47,7 +47,7 @@ def study(config: RunConfig, models: dict[int, Model], parts: dict[int, Banks]) 
         "answers correctly and `red`, with some router, does not; the last column, which the risk bounds, is its mean "
         f"over {DIVISIONS} random divisions of calibration and test examples."
     )
-    titles = {"clean": "clean", "worst router": "worst router", "worst domain": "worst router, worst domain"}
+    titles = {"clean": "clean", "worst router": "worst router", "worst domain": "… worst domain"}
     risks = tuple(map(float, curve))
     titles = {name: title for name, title in titles.items() if all(name in row for row in curve.values())}
     lines = [Line(title, risks, tuple(row[name] for row in curve.values())) for name, title in titles.items()]
@@ -55,7 +55,7 @@ def study(config: RunConfig, models: dict[int, Model], parts: dict[int, Banks]) 
     axis = "risk: largest share of harm"
     figure = Figure(
         "price-of-risk",
-        "Accuracy of RED against the risk, clean and under the worst router.",
+        "Accuracy of RED against the risk, clean and under the worst router, here also in its worst domain.",
         (Panel(_finding(curve), axis, "accuracy", tuple(lines), log_x=True),),
         place="stability",
     )
