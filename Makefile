@@ -3,7 +3,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SECONDS ?= 7200
 
-.PHONY: demo test test-fast check docs faults fuzz memory clean
+.PHONY: demo test test-fast check docs dist faults fuzz memory clean
 
 demo: $(VENV)/.ready-demo  ## set up, run addition in words on a real language model, say where the report is
 	$(BIN)/redx run addition --brief
@@ -29,6 +29,11 @@ memory: $(VENV)/.ready-test  ## let every command read hostile files of 50 MB, a
 docs: $(VENV)/.ready-docs  ## build the documentation in build/site
 	$(BIN)/mkdocs build --strict
 
+dist: $(VENV)/.ready-dist  ## wheel and sdist in dist, checked as PyPI checks them
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -42,6 +47,10 @@ $(VENV)/.ready-test: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/.ready-docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+$(VENV)/.ready-dist: | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'build>=1.2' 'twine>=6'
 	touch $@
 
 faults: $(VENV)/.ready-test  ## stop every command at every change of a file and by signals; takes about an hour

@@ -85,6 +85,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Return the public names, which notebooks complete."""
+    return sorted([*__all__, "__version__"])
+
+
 def __getattr__(name: str) -> Any:
     """Import a symbol on first use, so that `import redx` and `redx --help` stay fast."""
     if name in _MODULES:

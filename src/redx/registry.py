@@ -6,8 +6,9 @@ imported, or a function, which is called without arguments. In Python a call of 
 
 from __future__ import annotations
 
+import difflib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -93,7 +94,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if name not in self._entries:
             load_plugins()
         if name not in self._entries:
-            raise RedxError(f"There is no {self.kind} {name!r}; choose one of {', '.join(self._entries)}.")
+            raise unknown_name(self.kind, name, list(self._entries))
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
@@ -108,6 +109,23 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         load_plugins()
         return len(self._entries)
+
+
+def unknown_name(kind: str, name: str, known: Sequence[str]) -> RedxError:
+    """Return the error for a name that is not known: the known one that it is like, and all of them.
+
+    Parameters
+    ----------
+    kind
+        What is named, as it stands in messages, such as `rule`.
+    name
+        The name that is not known.
+    known
+        The names that are known.
+    """
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    return RedxError(f"There is no {kind} {name!r}{hint}; choose one of {', '.join(known)}.")
 
 
 def load_plugins() -> None:

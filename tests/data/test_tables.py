@@ -214,11 +214,11 @@ def test_the_values_of_a_table_are_counted(
 def test_an_error_names_few_of_many_columns(tmp_path: Path) -> None:
     names = [f"{'column' * 20}{number}" for number in range(1000)]
     (tmp_path / "t.csv").write_text("\n".join([",".join(names), *[",".join("a" * 1000)] * 3]))
-    with pytest.raises(RedxError, match="Lines 2, 3, 4 of") as refused:
+    with pytest.raises(RedxError, match="has no column") as refused:
         tables.read_table(tmp_path / "t.csv", lambda record: print(tables.text_value(record, "text")))
     assert len(str(refused.value)) < 1500
     assert "has no column 'text', only 'columncolumn" in str(refused.value)
-    assert "…); correct them." in str(refused.value)
+    assert "…; rename yours" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,8 @@ def test_commands_in_the_documents_run(
         monkeypatch.setenv("REDX_DATA", str(real_folder()))
     for name in (word for word in words if word.endswith(".npz") and "--parts" in words):
         write_parts(tmp_path / name, draw_parts(400, 3, 4))
+    if words[0] == "run" and "--data" in words:
+        (tmp_path / words[words.index("--data") + 1]).touch()
     if words[0] in ("cache", "doctor"):
         monkeypatch.setenv("REDX_CACHE", str(tmp_path / "cache"))
     if words[0] == "monitor":

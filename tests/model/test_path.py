@@ -36,6 +36,7 @@ def test_predict_passes_few_modules(clouds: redx.Run) -> None:
     method = {f"composition.{name}" for name in ("parts", "rules", "risk", "confidence")}
     networks = {f"models.{name}" for name in ("backbones.base", "base", "encoder", "trunks", "library", "stack")}
     networks |= {"models.ridge_head", "models.feature_map"}  # the base
+    networks |= {"data.frames"}  # whether it is a DataFrame
     networks |= {"models.expert", "models.domain_head"}  # which classes and domains are its own, looked up once
     expected = {"model.model", "data.inputs", "config", "schema", "registry"} | method | networks
     with model.using(router="keys"):

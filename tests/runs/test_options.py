@@ -1,6 +1,7 @@
 """Options of `redx run TASK` come from the settings, and any setting can be changed by its dotted name."""
 
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +89,8 @@ def test_the_command_in_a_report_repeats_the_settings(config: RunConfig, monkeyp
         asked.append(configure(name, preset, assignments, **changes))
         raise SystemExit(0)
 
+    for file in ("a b.csv", "questions.jsonl"):
+        Path(file).touch()
     monkeypatch.setattr("redx.runs.pipeline.run", run)
     with pytest.raises(SystemExit):
         main(shlex.split(command)[1:])

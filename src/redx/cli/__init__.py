@@ -30,6 +30,7 @@ from redx.cli import (
 )
 from redx.cli.common import say
 from redx.errors import RedxError, RefusedError
+from redx.io import progress
 
 PANELS = {  # how `redx --help` arranges the verbs
     "Train": ("run", "sweep", "report", "list", "fetch", "data"),
@@ -62,7 +63,6 @@ app = typer.Typer(
     help="Residual Expert Decomposition: train experts apart, compose them, certify them against any router.\n\n"
     "Every verb takes --debug to show the traceback of an error.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
@@ -146,6 +146,7 @@ app.command("list")(run.list_tasks)
 def main(words: list[str] | None = None) -> None:
     """Run a command; a `RedxError` is printed as one sentence, with exit code 2, or 1 for a refused expert."""
     words = list(sys.argv[1:] if words is None else words)
+    progress.note_loading()
     debug = "--debug" in words
     try:
         app([word for word in words if word != "--debug"])
@@ -154,3 +155,5 @@ def main(words: list[str] | None = None) -> None:
             raise
         say(f"redx: {error}", error=True)
         sys.exit(1 if isinstance(error, RefusedError) else 2)
+    finally:
+        progress.clear_note()

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from redx.cli import early
 from redx.cli.common import AsJson, Folder, about, print_json, say, show_table
 from redx.errors import RedxError
 
@@ -20,8 +21,10 @@ TEST_FIGURES = {
 
 def calibrate(
     folder: Folder,
-    risk: Annotated[float | None, typer.Option(help=about("risk"), show_default="0.01")] = None,
-    confidence: Annotated[float | None, typer.Option(help=about("confidence"), show_default="on average")] = None,
+    risk: Annotated[float | None, typer.Option(help=about("risk"), show_default="0.01", callback=early.shares)] = None,
+    confidence: Annotated[
+        float | None, typer.Option(help=about("confidence"), show_default="on average", callback=early.shares)
+    ] = None,
     by: Annotated[
         str | None,
         typer.Option(help="keep the risk over all examples (all) or in each domain (domain)", show_default="as it is"),
@@ -43,14 +46,19 @@ def calibrate(
         list[str] | None, typer.Option(help="expert that takes part although it is in quarantine; repeatable")
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="examples of a domain's owner, which stay there; goes with --export")
+        Path | None,
+        typer.Option(help="examples of a domain's owner, which stay there; goes with --export", callback=early.table),
     ] = None,
     export: Annotated[
         Path | None, typer.Option(help="write the thresholds of --data to this JSON file, for --from; change nothing")
     ] = None,
     sent: Annotated[
         list[Path] | None,
-        typer.Option("--from", help="calibrate by thresholds that the owner of a domain exported; repeatable"),
+        typer.Option(
+            "--from",
+            help="calibrate by thresholds that the owner of a domain exported; repeatable",
+            callback=early.present,
+        ),
     ] = None,
     own: Annotated[bool, typer.Option("--own", help="calibrate on the run's own calibration examples again")] = False,
     text: Annotated[str | None, typer.Option(help="column of --data with the text", show_default="as usual")] = None,

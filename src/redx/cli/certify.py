@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redx.cli import early
 from redx.cli.common import AsJson, about, print_json, say, show_table
 from redx.errors import RedxError
 
@@ -22,20 +23,27 @@ MANY = 20  # domains that a table shows
 
 def certify(
     folder: Annotated[
-        Path | None, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)
+        Path | None,
+        typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False, callback=early.run_folder),
     ] = None,
-    rule: Annotated[str, typer.Option(help="rule, or rule/bank of a run")] = "red",
-    epsilon: Annotated[list[float] | None, typer.Option(help="share ε of the routing weight; repeatable")] = None,
+    rule: Annotated[str, typer.Option(help="rule, or rule/bank of a run", callback=early.rules)] = "red",
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="share ε of the routing weight; repeatable", callback=early.shares)
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(help="seed of the run; with --parts, of noise and division", show_default="all; 0")
     ] = None,
     parts: Annotated[
-        Path | None, typer.Option(help="outputs of any model (.npz or .safetensors) instead of a run")
+        Path | None,
+        typer.Option(help="outputs of any model (.npz or .safetensors) instead of a run", callback=early.present),
     ] = None,
     noise: Annotated[
-        list[str] | None, typer.Option(help="with --parts: kind of noise; repeatable", show_default="all")
+        list[str] | None,
+        typer.Option(help="with --parts: kind of noise; repeatable", show_default="all", callback=early.noises),
     ] = None,
-    level: Annotated[list[float] | None, typer.Option(help="with --parts: noise level; repeatable")] = None,
+    level: Annotated[
+        list[float] | None, typer.Option(help="with --parts: noise level; repeatable", callback=early.shares)
+    ] = None,
     risk: Annotated[
         float | None,
         typer.Option(help="with --parts: largest harm of the worst router, such as 0.01", show_default="no cut-off"),
@@ -44,7 +52,8 @@ def certify(
         float | None, typer.Option(help=f"with --risk: {about('confidence')}", show_default="on average")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="with --risk: outputs of the same model on held-out examples")
+        Path | None,
+        typer.Option(help="with --risk: outputs of the same model on held-out examples", callback=early.present),
     ] = None,
     share: Annotated[
         float | None,

@@ -7,12 +7,15 @@ from typing import Annotated
 
 import typer
 
-from redx.cli.common import AsJson, Folder, print_json, say, show_table
+from redx.cli import early
+from redx.cli.common import AsJson, Folder, RuleName, print_json, say, show_table
 
 
 def check(
     folder: Folder,
-    against: Annotated[Path | None, typer.Option(help="run that it must not be significantly worse than")] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="run that it must not be significantly worse than", callback=early.run_folder)
+    ] = None,
     max_risk: Annotated[float | None, typer.Option(help="largest risk that the run may be calibrated for")] = None,
     min_accuracy: Annotated[float | None, typer.Option(help="smallest lower bound of accuracy")] = None,
     min_certified: Annotated[
@@ -31,7 +34,7 @@ def check(
     confidence: Annotated[
         float | None, typer.Option(help="probability with which a bound holds", show_default="0.95")
     ] = None,
-    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    rule: RuleName = None,
     markdown: Annotated[Path | None, typer.Option(help="also write the table to this Markdown file")] = None,
     junit: Annotated[Path | None, typer.Option(help="also write the checks to this JUnit XML file")] = None,
     as_json: AsJson = False,

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
 
+from redx.cli import early
 from redx.config import RunConfig, StrictConfig
 from redx.errors import RedxError, printable
+from redx.io import progress
+
+PIPED = 120  # cells of a line where there is no terminal and no $COLUMNS
 
 
 def about(setting: str, settings: type[StrictConfig] = RunConfig) -> str:
@@ -21,7 +26,11 @@ def about(setting: str, settings: type[StrictConfig] = RunConfig) -> str:
     return settings.model_fields[setting].description or setting
 
 
-Folder = Annotated[Path, typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False)]
+Folder = Annotated[
+    Path,
+    typer.Argument(help="folder of a finished run", metavar="RUN", show_default=False, callback=early.run_folder),
+]
+RuleName = Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red", callback=early.rules)]
 AsJson = Annotated[bool, typer.Option("--json", help="print machine-readable output on stdout")]
 Routing = Annotated[str | None, typer.Option(help="router (the trained one) or keys (the experts' own scores)")]
 EngineName = Annotated[
@@ -35,13 +44,22 @@ OneSeed = Annotated[int | None, typer.Option(help="seed of the run", show_defaul
 
 def print_json(value: object) -> None:
     """Print a value as JSON on stdout."""
+    progress.clear_note()
     typer.echo(json.dumps(value, indent=1))
 
 
 def say(*lines: str, error: bool = False) -> None:
-    """Print lines, in which control characters are escaped; on stderr where they report an error."""
+    """Print lines, in which control characters are escaped; on stderr where they report an error.
+
+    A terminal shows them in lines that end at words.
+    """
+    from redx.cli.layout import wrap
+
+    progress.clear_note()
+    stream = sys.stderr if error else sys.stdout
     for line in lines:
-        typer.echo(printable(line), err=error)
+        text = printable(line)
+        typer.echo(wrap(text, get_terminal_size().columns) if stream.isatty() else text, err=error)
 
 
 def show_table(
@@ -52,7 +70,7 @@ def show_table(
     stacked: bool = False,
     spare: Sequence[str] = (),
 ) -> None:
-    """Print a table no wider than the terminal, with numbers aligned to the right.
+    """Print a table no wider than the terminal, with numbers aligned to the right and no cell cut.
 
     Parameters
     ----------
@@ -63,35 +81,25 @@ def show_table(
     spare
         Columns that are left out, one after the other, where the terminal is too narrow.
     """
-    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    def cell(text: str) -> Text:
-        return Text(printable(text))  # not a str, which rich would read as markup
+    from redx.cli.layout import is_numeric, lay_out
 
-    def heading(text: str) -> str:
-        return textwrap.fill(printable(text), 9) if stacked else printable(text)
-
-    def width(index: int) -> int:
-        cells = [*heading(columns[index]).split("\n"), *(printable(row[index]) for row in rows)]
-        return max(map(cell_len, cells)) + 3
-
-    console = Console(width=None if sys.stdout.isatty() else 120)
-    shown, left_out = list(range(len(columns))), []
-    for name in spare:
-        if sum(map(width, shown)) + 1 > console.width and name in columns:
-            shown.remove(columns.index(name))
-            left_out.append(name)
-    columns, rows = [columns[index] for index in shown], [[row[index] for index in shown] for row in rows]
-    table = Table(title=cell(title) if title else None, title_justify="left")
-    for index, column in enumerate(columns):
-        numeric = index > 0 and all(row[index][:1].isdigit() or row[index] in ("", "—") for row in rows)
-        table.add_column(Text(heading(column)), justify="right" if numeric else "left")
-    for row in rows:
-        table.add_row(*map(cell, row))
-    console.print(table)
+    columns, rows = [printable(name) for name in columns], [[printable(cell) for cell in row] for row in rows]
+    console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else PIPED)
+    layouts, left_out = lay_out(columns, rows, console.width, stacked, spare)
+    progress.clear_note()
+    for layout in layouts:
+        table = Table(title=Text(printable(title)) if title else None, title_justify="left")
+        for index, heading in zip(layout.columns, layout.headings, strict=True):
+            numeric = index > 0 and is_numeric([row[index] for row in rows])
+            table.add_column(Text(heading), justify="right" if numeric else "left", no_wrap=True)
+        for row in layout.rows:
+            table.add_row(*map(Text, row))  # not a str, which rich would read as markup
+        console.print(table)
+        title = None
     if left_out:
         say(f"A wider terminal also shows: {', '.join(left_out)}.")
 

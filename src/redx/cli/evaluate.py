@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redx.cli import early
 from redx.cli.common import AsJson, Folder, print_json, say, show_perplexity, show_rules
 from redx.errors import RedxError
 
@@ -18,10 +19,18 @@ if TYPE_CHECKING:
 
 def evaluate(
     folder: Folder,
-    rule: Annotated[list[str] | None, typer.Option(help="rule, or rule/bank; repeatable", show_default="all")] = None,
-    noise: Annotated[list[str] | None, typer.Option(help="kind of noise; repeatable", show_default="all")] = None,
-    level: Annotated[list[float] | None, typer.Option(help="noise level in [0, 1]; repeatable")] = None,
-    epsilon: Annotated[list[float] | None, typer.Option(help="share ε to certify, in [0, 1]; repeatable")] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option(help="rule, or rule/bank; repeatable", show_default="all", callback=early.rules)
+    ] = None,
+    noise: Annotated[
+        list[str] | None, typer.Option(help="kind of noise; repeatable", show_default="all", callback=early.noises)
+    ] = None,
+    level: Annotated[
+        list[float] | None, typer.Option(help="noise level in [0, 1]; repeatable", callback=early.shares)
+    ] = None,
+    epsilon: Annotated[
+        list[float] | None, typer.Option(help="share ε to certify, in [0, 1]; repeatable", callback=early.shares)
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="also write the results to this JSONL file")] = None,
     backbone: Annotated[
         str | None, typer.Option(help="where a checkpoint's frozen blocks are", show_default="as in the run")

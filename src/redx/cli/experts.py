@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redx.cli import early
 from redx.cli.calibrate import say_owners, show_quarantine, show_risk
-from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, Routing, RuleName, print_json, say, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 
 SHOWN_FLIPS = 10
 Unverified = Annotated[bool, typer.Option("--unverified", help="accept an expert without a fingerprint of its base")]
-ExpertFolder = Annotated[Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER")]
+ExpertFolder = Annotated[
+    Path, typer.Argument(help="folder of an expert, with expert.json in it", metavar="FOLDER", callback=early.expert)
+]
 Force = Annotated[bool, typer.Option("--force", help="take it although a measurement is against it")]
 Admit = Annotated[bool, typer.Option("--admit", help="let it take part even if it harms more than it helps")]
 Name = Annotated[str, typer.Argument(help="name of an expert; `redx experts list RUN` shows them", metavar="NAME")]
-Rule = Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")]
 Text = Annotated[str | None, typer.Option(help="column with the text", show_default="question or text")]
 Label = Annotated[str | None, typer.Option(help="column with the label", show_default="answer or label")]
 
@@ -101,6 +103,7 @@ def remove(folder: Folder, name: Name, seed: OneSeed = None, as_json: AsJson = F
 
     Example: `redx experts remove runs/mnist 8-9`
     """
+    early.check_expert(folder, name, seed)
     from redx.runs import editing
 
     with _risk_shown(folder, seed, as_json) as (change, risk):
@@ -125,6 +128,7 @@ def replace(
 
     Example: `redx experts replace runs/mnist 8-9 runs/other/seed-0/experts/8-9`
     """
+    early.check_expert(folder, name, seed)
     from redx.models.expert import Expert
     from redx.runs import editing
 
@@ -175,9 +179,15 @@ def kit(
 
 def train(
     domain: Annotated[str, typer.Option(help="name of the expert", show_default=False)],
-    data: Annotated[Path, typer.Option(help="its data: JSONL, CSV, Parquet or .npz", show_default=False)],
-    folder: Annotated[Path | None, typer.Argument(help="folder of a finished run", metavar="[RUN]")] = None,
-    kit: Annotated[Path | None, typer.Option(help="kit of a run, instead of the run", show_default=False)] = None,
+    data: Annotated[
+        Path, typer.Option(help="its data: JSONL, CSV, Parquet or .npz", show_default=False, callback=early.table)
+    ],
+    folder: Annotated[
+        Path | None, typer.Argument(help="folder of a finished run", metavar="[RUN]", callback=early.run_folder)
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(help="kit of a run, instead of the run", show_default=False, callback=early.present)
+    ] = None,
     backbone: Annotated[
         str | None, typer.Option(help="with --kit: the backbone on this machine", show_default="the run's")
     ] = None,
@@ -244,9 +254,11 @@ def train(
 
 def diff(
     folder: Folder,
-    add: Annotated[list[Path] | None, typer.Option(help="expert folder to add; repeatable")] = None,
+    add: Annotated[
+        list[Path] | None, typer.Option(help="expert folder to add; repeatable", callback=early.present)
+    ] = None,
     remove: Annotated[list[str] | None, typer.Option(help="expert to remove; repeatable")] = None,
-    rule: Rule = None,
+    rule: RuleName = None,
     router: Routing = None,
     seed: OneSeed = None,
     as_json: AsJson = False,
@@ -258,6 +270,8 @@ def diff(
 
     Example: `redx experts diff runs/mnist --remove 8-9`
     """
+    for name in remove or ():
+        early.check_expert(folder, name, seed)
     from redx.runs.diff import diff_experts
 
     comparison = diff_experts(folder, add or [], remove or [], rule=rule, router=router, seed=seed)
@@ -308,7 +322,9 @@ def train_router(
     domain: Annotated[
         list[str] | None, typer.Option(help="expert whose data the run does not have; repeatable")
     ] = None,
-    data: Annotated[list[Path] | None, typer.Option(help="that expert's data, one for each --domain")] = None,
+    data: Annotated[
+        list[Path] | None, typer.Option(help="that expert's data, one for each --domain", callback=early.table)
+    ] = None,
     text: Text = None,
     label: Label = None,
     seed: OneSeed = None,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import AsJson, Folder, OneSeed, Routing, print_json, say, show_table
+from redx.cli.common import AsJson, Folder, OneSeed, Routing, RuleName, print_json, say, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def predict(
     folder: Folder,
     text: Annotated[list[str], typer.Argument(help="questions", metavar="TEXT…", show_default=False)],
-    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    rule: RuleName = None,
     router: Routing = None,
     without: Annotated[list[str] | None, typer.Option(help="expert to leave out; may be repeated")] = None,
     risk: Annotated[

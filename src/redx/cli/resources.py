@@ -109,7 +109,7 @@ def make_data(
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Describe the machine: versions, threads, devices, caches, disk.
+    """Describe the machine: versions, what is installed of every extra, threads, devices, caches, disk.
 
     Example: `redx doctor`
     """

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from redx.cli import early
 from redx.cli.common import (
     Address,
     AsJson,
@@ -39,6 +40,8 @@ class RunGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         from redx.tasks import get_task
 
+        if ctx.resilient_parsing and cmd_name not in self.list_commands(ctx):  # while the shell completes words
+            return None
         task = get_task(cmd_name)
         app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
         app.command(name=task.name, help=_task_help(task))(_run_command(task))
@@ -73,10 +76,15 @@ def _run_command(task: Task) -> Any:
         address: str | None,
         **values: Any,
     ) -> None:
+        from redx.runs.presets import settle
+
+        changes = {name: _plain(value) for name, value in values.items() if value is not None}
+        settle(task.name, preset, assignments or (), seeds=seed, run=banks, **changes)
+        if "file" in changes or "questions_file" in changes:
+            early.check_data(changes.get("file", changes.get("questions_file")))
         from redx.report.headline import findings
         from redx.runs import pipeline
 
-        changes = {name: _plain(value) for name, value in values.items() if value is not None}
         places = {"engine": engine, "address": address} if (engine, address) != ("local", None) else {}
         finished = pipeline.run(
             task.name,
@@ -158,7 +166,10 @@ def _plain(value: Any) -> Any:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="folders of finished runs", metavar="RUN…", show_default=False)],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="folders of finished runs", metavar="RUN…", show_default=False, callback=early.run_folders),
+    ],
     out: Annotated[Path | None, typer.Option(help="page for several runs", show_default="report.html")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -173,14 +184,27 @@ def report(
 
 
 def list_tasks(as_json: AsJson = False) -> None:
-    """List the tasks with their presets.
+    """List the tasks with their presets, how long each takes, and what it downloads.
 
     Example: `redx list`
     """
     from redx.tasks import TASKS
 
-    described = {name: {"about": task.about, "presets": list(task.presets)} for name, task in TASKS.items()}
     if as_json:
+        described = {
+            name: {
+                "about": task.about,
+                "presets": list(task.presets),
+                "takes": dict(task.takes),
+                "downloads": task.downloads,
+            }
+            for name, task in TASKS.items()
+        }
         return print_json(described)
-    rows = [[name, task["about"], ", ".join(task["presets"])] for name, task in described.items()]
-    show_table(["task", "description", "presets"], rows)
+    rows = []
+    for name, task in TASKS.items():
+        presets = (f"{preset} ({time})" if (time := task.takes.get(preset)) else preset for preset in task.presets)
+        rows += [[name, task.about, task.downloads or "nothing"], ["", f"Presets: {', '.join(presets)}.", ""]]
+    show_table(["task", "description, and time of a seed", "downloads"], rows)
+    say("Times are of two cores without a GPU, after the first run has downloaded what it needs.")
+    say("`redx run TASK --help` shows the options of a task.")

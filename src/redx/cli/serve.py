@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from redx.cli import early
 from redx.cli.common import AsJson, Folder, OneSeed, print_json, say, show_table
 
 if TYPE_CHECKING:
     from redx.serve.guard import App
 
 SHOWN = 20  # differences that replay prints
-WIDEST = 20  # characters of the name of a domain that monitor prints
 
 
 def serve(
@@ -68,7 +68,9 @@ def serve(
 
 
 def replay(
-    file: Annotated[Path, typer.Argument(help="file that `redx serve --audit` wrote", metavar="FILE")],
+    file: Annotated[
+        Path, typer.Argument(help="file that `redx serve --audit` wrote", metavar="FILE", callback=early.present)
+    ],
     folder: Folder,
     seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="that of the file")] = None,
     as_json: AsJson = False,
@@ -100,12 +102,18 @@ def replay(
 
 def monitor(
     folder: Folder,
-    audit: Annotated[Path, typer.Argument(help="file that `redx serve --audit` wrote", metavar="AUDIT")],
+    audit: Annotated[
+        Path, typer.Argument(help="file that `redx serve --audit` wrote", metavar="AUDIT", callback=early.present)
+    ],
     labels: Annotated[
         Path | None,
-        typer.Option(help="table of true labels: id of an answer, label; domain where labels name none"),
+        typer.Option(
+            help="table of true labels: id of an answer, label; domain where labels name none", callback=early.present
+        ),
     ] = None,
-    delta: Annotated[float, typer.Option(help="probability that any of the tests ever raises a false alarm")] = 0.05,
+    delta: Annotated[
+        float, typer.Option(help="probability that any of the tests ever raises a false alarm", callback=early.shares)
+    ] = 0.05,
     seed: Annotated[int | None, typer.Option(help="seed of the run", show_default="that of the file")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -146,8 +154,7 @@ def _monitor_row(reading: Any) -> list[str]:
     def figure(value: float | None, form: str) -> str:
         return "—" if value is None else format(value, form)
 
-    name = reading.name if len(reading.name) <= WIDEST else f"{reading.name[: WIDEST - 1]}…"
     harmed = "—" if reading.harmed is None else f"{reading.harmed:g}"
     tested = "—" if reading.threshold is None else ("yes" if reading.alarm else "no")
     figures = [figure(reading.harm, ".4f"), figure(reading.lower, ".4f"), figure(reading.e_value, ".3g")]
-    return [name, f"{reading.lines:,}", harmed, *figures, tested]
+    return [reading.name, f"{reading.lines:,}", harmed, *figures, tested]

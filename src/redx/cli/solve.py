@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redx.cli.common import Folder, OneSeed, say, show_table
+from redx.cli.common import Folder, OneSeed, RuleName, say, show_table
 from redx.errors import RedxError
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ BATCH = 2048  # lines of stdin that are solved together
 def solve(
     folder: Folder,
     text: Annotated[list[str] | None, typer.Argument(help="questions", metavar="[TEXT…]", show_default="stdin")] = None,
-    rule: Annotated[str | None, typer.Option(help="rule, or rule/bank", show_default="red")] = None,
+    rule: RuleName = None,
     seed: OneSeed = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object a line, in order")] = False,
 ) -> None:

@@ -31,6 +31,7 @@ def sweep(
 
     Example: `redx sweep toy --preset quick --set router.hidden=32,64 --set risk=0.05,0.1 --seed 0 --seed 1`
     """
+    check_grid(task, preset, grid or [])
     from redx.runs import sweep as sweeping
 
     finished = sweeping.sweep(task, preset, grid or [], seed, out, engine, address, run=banks)
@@ -42,3 +43,14 @@ def sweep(
     if rows:
         show_table(columns, rows, f"{finished.content['cells'][0]['folder']}: the first run on the test split")
     say("", sweeping.NOTE, f"table: {finished.folder / 'sweep.md'}", f"report: {finished.report}")
+
+
+def check_grid(task: str, preset: str, grid: list[str]) -> None:
+    """Refuse an unknown task, preset or setting before anything slow is imported."""
+    from redx.runs.options import apply_assignment
+    from redx.tasks import get_preset
+
+    settings = get_preset(task, preset).model_dump() | {"task": task}
+    for assignment in grid:
+        if "=" in assignment and assignment.partition("=")[0].strip() not in ("seeds", "task", "preset"):
+            apply_assignment(settings, assignment)

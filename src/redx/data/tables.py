@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import json
 import math
@@ -28,6 +29,13 @@ MAX_COLUMNS = 1000
 ROWS_AT_ONCE = 256  # rows of a Parquet file that are unpacked at once
 MAX_LABEL = 10_000  # characters in a label or in the name of a domain
 MAX_SHOWN, MAX_NAMED = 10, 20  # faulty rows, and columns, that an error names
+MAX_DIGITS = 300  # of a label that is read as a number
+NUMBER = re.compile(r"[+-]?[0-9]+(\.[0-9]*)?")
+TRUTH_WORDS = ("yes", "no", "true", "false")
+LARGE_FIELD = (
+    f"has a field of more than {csv.field_size_limit():,} characters, as a quote that is never closed makes; close it, "
+    "shorten the text, or save the table as JSONL"
+)
 TYPE_NAMES = {
     int: "a whole number",
     float: "a number",
@@ -36,6 +44,23 @@ TYPE_NAMES = {
     list: "a list",
     dict: "an object",
 }
+
+
+class _MissingColumn(ValueError):
+    """A record lacks a column: where the first one does, the whole table is meant.
+
+    Attributes
+    ----------
+    column
+        The name of the column.
+    """
+
+    def __init__(self, column: str, record: Record) -> None:
+        self.column = column
+        names = ", ".join(f"{name!r:.40}" for name in list(record)[:MAX_NAMED]) or "none at all"
+        near = difflib.get_close_matches(column, list(record)[:MAX_NAMED], n=1)
+        hint = f" (did you mean {near[0]!r:.40}?)" if near else ""
+        super().__init__(f"has no column '{column}'{hint}, only {names}{' …' * (len(record) > MAX_NAMED)}")
 
 
 def read_table(path: Path, check: Check) -> list[Record]:
@@ -78,6 +103,8 @@ def read_table(path: Path, check: Check) -> list[Record]:
                 raise ValueError(row)
             check(row)
             records.append(row)
+        except _MissingColumn as error:
+            raise _without_column(path, error) from error  # every row of these formats has the same columns
         except ValueError as error:
             faults[number] = "" if faults else str(error)
     if faults:
@@ -118,6 +145,7 @@ def read_jsonl(
     """
     records: list[dict[str, Any]] = []
     faults: dict[int, str] = {}
+    lacking: _MissingColumn | None = None
     text = io.StringIO(read_text(path, limit_bytes), newline="\n")  # JSON may contain other line ends
     values = 0
     for number, line in enumerate(text, 1):
@@ -130,12 +158,38 @@ def read_jsonl(
             check(record)
             records.append(record)
         except ValueError as error:
+            if isinstance(error, _MissingColumn) and not records and not faults:
+                lacking = error
             faults[number] = "" if faults else str(error)  # only the first is told
+    if lacking is not None and not records:
+        raise _without_column(path, lacking)
     if faults:
         raise faulty_rows(path, "Line", faults)
     if not records:
         raise RedxError(f"{path} is empty; give a JSONL file with one record per line.")
     return records
+
+
+def required_column(path: Path, columns: Iterable[str], column: str) -> None:
+    """Refuse a table without a column; the message names those that it has.
+
+    Parameters
+    ----------
+    path
+        What the table is called.
+    columns
+        The columns that it has.
+    column
+        The one that is needed.
+    """
+    if column not in (known := dict.fromkeys(columns)):
+        raise _without_column(path, _MissingColumn(column, known))
+
+
+def _without_column(path: Path, error: _MissingColumn) -> RedxError:
+    return RedxError(
+        f"{path} {error}; rename yours, or give its name where there is an option for it, such as --label."
+    )
 
 
 def _check_count(path: Path, rows: int, values: int) -> None:
@@ -176,9 +230,11 @@ def faulty_rows(path: Path, word: str, faults: dict[int, str]) -> RedxError:
 
 def text_value(record: Record, column: str) -> str:
     """Return the text in a column, or raise a ValueError."""
-    value = required_value(record, column)
+    value = record[column] if isinstance(record.get(column), str) else required_value(record, column)
     if not isinstance(value, str):
         raise ValueError(f"has {value!r:.40} in the column '{column}', not text")
+    if not value.strip():
+        raise ValueError(f"has an empty text in the column '{column}'")
     if BROKEN.search(value):
         raise ValueError(f"has a NUL or half a character (a lone surrogate) in the column '{column}'")
     return value
@@ -208,12 +264,54 @@ def to_name(value: object, column: str) -> str:
 def required_value(record: Record, column: str) -> object:
     """Return the value in a column, or raise a ValueError where it is missing, blank or NaN."""
     if column not in record:
-        names = ", ".join(f"{name!r:.40}" for name in list(record)[:MAX_NAMED]) or "none at all"
-        raise ValueError(f"has no column '{column}', only {names}{' …' * (len(record) > MAX_NAMED)}")
+        raise _MissingColumn(column, record)
     value = record[column]
     if value is None or (isinstance(value, str) and not value.strip()) or (isinstance(value, float) and value != value):
         raise ValueError(f"has no value in the column '{column}'")
     return value
+
+
+def check_names(path: Path, names: Sequence[str]) -> None:
+    """Refuse labels that cannot be classes: each one unique, or one value written in several ways.
+
+    Parameters
+    ----------
+    path
+        The file that they are from, for the message.
+    names
+        The label of every example, as text.
+    """
+    first: dict[str, int] = {}
+    for row, name in enumerate(names, 1):
+        first.setdefault(name, row)
+    if len(first) == len(names):
+        (one, _), (other, _), *_ = first.items()
+        raise RedxError(
+            f"Every example of {path} has a label of its own ({one!r:.40} in row 1, {other!r:.40} in row 2); name a "
+            "column of classes, each of which several examples have, with --label."
+        )
+    numbers: dict[float, str] = {}
+    for name, row in first.items():
+        if (number := _number(name)) is None:
+            continue
+        if number in numbers:
+            earlier = numbers[number]
+            raise RedxError(
+                f"Labels of {path} write one number in two ways ({earlier!r:.40} in row {first[earlier]}, {name!r:.40} "
+                f"in row {row}); write it in one way, as they would become two classes."
+            )
+        numbers[number] = name
+    words = [name for name in first if name.lower() in TRUTH_WORDS]
+    if words and (digits := [numbers[number] for number in (0, 1) if number in numbers]):
+        raise RedxError(
+            f"Labels of {path} mix numbers and words for yes and no ({digits[0]!r} in row {first[digits[0]]}, "
+            f"{words[0]!r} in row {first[words[0]]}); write all of them in one way."
+        )
+
+
+def _number(name: str) -> float | None:
+    """Return the number that a label writes, or None; `1e3`, `nan` and `١` are names."""
+    return float(name) if NUMBER.fullmatch(name) and len(name) < MAX_DIGITS else None
 
 
 def sorted_names(names: Sequence[str]) -> list[str]:
@@ -269,7 +367,7 @@ def _read_csv(path: Path) -> Iterator[tuple[int, Record | str]]:
         except StopIteration:
             return
         except csv.Error as error:
-            yield last_line + 1, f"is no CSV ({error})"
+            yield last_line + 1, LARGE_FIELD if "field limit" in str(error) else f"is no CSV ({error})"
             return  # the rows after a broken one cannot be trusted
         line, last_line = last_line + 1, reader.line_num
         if not any(value.strip() for value in row):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from pathlib import Path
 from redx.errors import RedxError
 from redx.io.cache import cache_folder
 
-PACKAGES = ("redx", "torch", "numpy", "safetensors", "pydantic", "typer", "torchmetrics", "matplotlib", "jinja2")
+PACKAGES = ("redx", "torch", "numpy", "safetensors", "pydantic", "typer", "torchmetrics")
+EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
+NAME = re.compile(r"[\w.-]+")  # of a package at the start of a requirement
+DEVELOPMENT = ("dev", "docs")  # extras for work on redx itself
 
 
 def describe_machine() -> dict[str, str]:
@@ -29,10 +33,8 @@ def describe_machine() -> dict[str, str]:
 
     facts = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for package in PACKAGES:
-        try:
-            facts[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            facts[package] = "not installed"
+        facts[package] = _version(package)
+    facts |= describe_extras()
     facts["cores"] = str(os.cpu_count())
     facts["torch threads"] = str(torch.get_num_threads())
     facts["devices"] = f"cpu, {torch.cuda.device_count()} cuda" if torch.cuda.is_available() else "cpu"
@@ -41,6 +43,33 @@ def describe_machine() -> dict[str, str]:
     facts["cache"] = f"{folder} ({size / 1e6:.0f} MB)"
     facts["disk free"] = f"{shutil.disk_usage(Path.cwd()).free / 1e9:.0f} GB here"
     return facts
+
+
+def describe_extras() -> dict[str, str]:
+    """Return the packages of every extra of redx with their versions, by `extra NAME`.
+
+    Extras are read from the metadata of redx; those for work on redx itself are left out.
+    """
+    try:
+        lines = importlib.metadata.requires("redx") or []
+    except importlib.metadata.PackageNotFoundError:  # run from its source, without installation
+        lines = []
+    extras: dict[str, list[str]] = {}
+    for line in lines:
+        requirement, _, marker = line.partition(";")
+        extra = EXTRA.search(marker)
+        name = NAME.match(requirement.strip())
+        if extra is None or name is None or extra[1] in DEVELOPMENT or name[0] == "redx":
+            continue
+        extras.setdefault(f"extra {extra[1]}", []).append(f"{name[0]} {_version(name[0])}")
+    return {extra: ", ".join(packages) for extra, packages in extras.items()}
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def usable_device(device: str) -> str:

@@ -1,4 +1,4 @@
-"""Progress bars on the terminal."""
+"""Progress bars on the terminal, and a note while slow packages are imported."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from redx.errors import printable
+
+NOTE = "loading …"
+SLOW = ("torch",)  # packages whose import takes seconds
+_noted = False
 
 
 @contextmanager
@@ -31,6 +35,7 @@ def progress(title: str, total: float | None = None) -> Iterator[Callable[[float
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+    clear_note()
     columns = (
         TextColumn("{task.description:<28}", markup=False),
         BarColumn(),
@@ -40,3 +45,31 @@ def progress(title: str, total: float | None = None) -> Iterator[Callable[[float
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(printable(title), total=total)
         yield lambda amount: bar.advance(task, amount)
+
+
+class LoadingNote:
+    """Among the finders of modules: it finds none, and shows a note when a slow package is about to be imported."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        """Show the note if this is a slow package."""
+        global _noted
+        if name in SLOW and not _noted and sys.stderr.isatty():
+            _noted = True
+            sys.stderr.write(f"{NOTE}\r")
+            sys.stderr.flush()
+
+
+def note_loading() -> None:
+    """Show a note on the terminal when a slow package is imported, until something else is printed."""
+    if not any(isinstance(finder, LoadingNote) for finder in sys.meta_path):
+        sys.meta_path.insert(0, LoadingNote())  # type: ignore[arg-type]
+
+
+def clear_note() -> None:
+    """Remove the note from the terminal, if it is there."""
+    global _noted
+    if _noted:
+        _noted = False
+        sys.stderr.write("\x1b[K")
+        sys.stderr.flush()

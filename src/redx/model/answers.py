@@ -13,10 +13,12 @@ from torch import Tensor
 from redx.composition.evaluation import certify
 from redx.composition.parts import Parts, predicted_classes
 from redx.composition.rules import Rule, contributing
+from redx.report.notebook import answers_html
 
 if TYPE_CHECKING:
     from redx.model.model import Model
 
+SHOWN = 20  # answers that a notebook shows
 Chosen = Callable[[Rule, tuple[str, ...]], Sequence[Sequence[float] | None]]  # weights that a user chose, by input
 
 
@@ -72,6 +74,10 @@ class Explanation:
     abstained: bool | None = None
     closest: Any = None
 
+    def _repr_html_(self) -> str:
+        """Return the answer with a bar for what each expert adds to it, for notebooks."""
+        return answers_html([self.as_dict()], 1)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain values for JSON: infinite numbers as text, abstention only where asked."""
         facts = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -84,6 +90,32 @@ class Explanation:
         if self.abstained is None:
             del facts["abstained"], facts["closest"]
         return facts | {"active": list(self.active)}
+
+
+class Answers(list[Explanation]):
+    """The descriptions of several answers: a list that notebooks show with bars."""
+
+    def _repr_html_(self) -> str:
+        return answers_html([one.as_dict() for one in self[:SHOWN]], len(self))
+
+
+def as_frame(answers: Sequence[Explanation], like: Any) -> Any:
+    """Return answers as a DataFrame of the same kind and with the same index as another one.
+
+    Parameters
+    ----------
+    answers
+        The answers, one for each row.
+    like
+        The DataFrame that was asked about.
+    """
+    columns = {
+        "answer": [one.answer for one in answers],
+        "domain": [one.expert if one.range is None else one.range for one in answers],
+        "radius": [one.radius for one in answers],
+        "abstained": [bool(one.abstained) for one in answers],
+    }
+    return type(like)(columns, index=like.index)
 
 
 @dataclass(frozen=True)

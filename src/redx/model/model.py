@@ -25,12 +25,15 @@ from redx.composition.risk import RiskControl
 from redx.composition.rules import Rule, RuleId, check_rule, compose, get_rule, to_logits
 from redx.config import SHARED_ONLY, BankId, ModelConfig, StatisticsConfig
 from redx.data.dataset import Split
+from redx.data.frames import is_frame
 from redx.data.inputs import READERS
+from redx.data.labelled import TEXT as TEXT_COLUMNS
 from redx.data.splits import classes_are_disjoint
+from redx.data.tables import required_column
 from redx.errors import RedxError
 from redx.io.files import check_name, natural_order
 from redx.io.hardware import usable_device
-from redx.model.answers import Explanation, answer_features
+from redx.model.answers import Answers, answer_features, as_frame
 from redx.model.defaults import default_config, default_training
 from redx.model.export import ComposedHead
 from redx.model.hub import fetch_folder, first_line
@@ -45,6 +48,7 @@ from redx.models.fingerprint import fingerprint_base
 from redx.models.library import CLOSED_GATE, ExpertLibrary, build_library, order_domains
 from redx.models.ownership import own_class_score
 from redx.models.router import KEYS, TRAINED, TrainedRouter, check_router, check_routing
+from redx.report.notebook import model_html
 from redx.schema import DEFAULT_RISK
 from redx.training.base import fit_encoder, seed_everything
 from redx.training.datasets import ExpertData
@@ -603,8 +607,19 @@ class Model(nn.Module):
     def embed(self, inputs: Inputs) -> Tensor:
         """Return the standardised features of inputs, (N, E): what base, experts and router read."""
         self._check_fitted()
-        read = self.read(inputs)
+        read = self.read(self._columns(inputs) if is_frame(inputs) else inputs)
         return self.base.embed(read)
+
+    def _columns(self, frame: Any) -> Any:
+        """Return what the model reads of a DataFrame: its column of texts, or all columns as numbers."""
+        if self.info.reads not in ("text", "sentences"):
+            return frame.to_numpy(copy=True)
+        table = getattr(self.config, "table", None)
+        wanted = [table.text] if table else list(TEXT_COLUMNS)
+        names = [name for name in wanted if name in frame.columns] or list(frame.columns)[: len(frame.columns) == 1]
+        if not names:
+            required_column(Path("The DataFrame"), map(str, frame.columns), wanted[0])
+        return frame[names[0]].tolist()
 
     def _parts_of_features(self, h: Tensor) -> Parts:
         return self.parts_of(h, self.rule_and_bank()[1])
@@ -681,13 +696,14 @@ class Model(nn.Module):
 
     # --- answers
 
-    def predict(self, inputs: Inputs, top: int | None = None, abstain: float | None = None) -> list[Any]:
-        """Return the answer to each input: a label, or the number of a regression.
+    def predict(self, inputs: Inputs, top: int | None = None, abstain: float | None = None) -> Any:
+        """Return the answer to each input: a label, or the number of a regression; for a DataFrame, another one.
 
         Parameters
         ----------
         inputs
-            What the task reads: texts, images, features or pairs of numbers.
+            What the task reads: texts, images, features or pairs of numbers; or a DataFrame with a column of texts, or
+            with features as columns.
         top
             Run only this many experts per example, those with the largest gates; others are not even read from disk.
             The score `contest` then compares the ownership scores of the experts that some example needs, unless the
@@ -698,9 +714,15 @@ class Model(nn.Module):
 
         Returns
         -------
-        list
-            One answer per input; None where the model abstains.
+        list or DataFrame
+            One answer per input; None where the model abstains. For a DataFrame one with the same index and the columns
+            `answer`; `domain`, that of the answer, or where several have it, the expert with the largest weight;
+            `radius`, the share of routing weight that an adversary may move; `abstained`.
         """
+        if is_frame(inputs):
+            if top is not None:
+                raise RedxError("Radii need all experts; leave out top, or give a list instead of a DataFrame.")
+            return as_frame(self.explain(inputs, abstain), inputs)
         (rule, bank_id), h = self.rule_and_bank(), self.embed(inputs)
         some = top if rule.routed else None
         parts = self.parts_of(h, bank_id) if some is None else self._sparse_parts(h, bank_id, some)
@@ -733,7 +755,7 @@ class Model(nn.Module):
             parts = self._with_confidences(h, parts, bank_id, *known)
         return parts
 
-    def explain(self, inputs: Inputs, abstain: float | None = None) -> list[Explanation]:
+    def explain(self, inputs: Inputs, abstain: float | None = None) -> Answers:
         """Return for each input the answer, the weights and contributions of the experts, and the exact radius.
 
         Parameters
@@ -745,7 +767,17 @@ class Model(nn.Module):
         """
         h = self.embed(inputs)
         unfamiliar = None if abstain is None else self.features_unfamiliar(h, abstain).tolist()
-        return answer_features(self, h).explain(self, unfamiliar)
+        return Answers(answer_features(self, h).explain(self, unfamiliar))
+
+    def _repr_html_(self) -> str:
+        """Return what the model is as a table, for notebooks."""
+        rows = {"rule": self.rule, "router": self.routing, "classes": str(len(self.classes))}
+        names: list[str] = []
+        if "experts" in self.__dict__:
+            names = list(self.experts.names)
+            risk = None if self.control is None else self.control.risk
+            rows |= {"risk": "not calibrated" if risk is None else f"{risk:g}"}
+        return model_html(rows, names, self.home and str(self.home))
 
     @contextmanager
     def using(

@@ -75,7 +75,10 @@ def check_rows(
                 "promise of its risk; train it without them, or take it anyway with --force."
             )
         if count:
-            tell(f"{expert.name} was trained on {count} {name} examples of this run: figures on them are too good")
+            tell(
+                f"{expert.name} was trained on {count} {name} examples of this run: figures on them are too good, so "
+                "have its owner train it without them"
+            )
 
 
 def check_contribution(name: str, contribution: Contribution | None) -> None:

@@ -29,11 +29,13 @@ from redx.model.model import Model
 from redx.models.calibration import read_calibration
 from redx.models.encoder import build_encoder
 from redx.report.content import Study
+from redx.report.notebook import run_html
 from redx.report.page import check_packages
 from redx.runs.conclusion import SeedResults, describe_figures, format_rows, states
 from redx.runs.costs import describe_cost
 from redx.runs.facts import describe_experts
 from redx.runs.folder import add_seeds, load, load_seed, lock_run
+from redx.runs.given import keep_examples, task_of_data
 from redx.runs.integrity import STATES, state_hash
 from redx.runs.parts import count_groups, read_parts
 from redx.runs.plans import own_stages, plan_evaluation, plan_reading, plan_seed
@@ -68,13 +70,17 @@ class Run:
         """The report's page."""
         return self.folder / "report.html"
 
+    def _repr_html_(self) -> str:
+        """Return the main figures as a table, for notebooks."""
+        return run_html(self.summary, str(self.folder), self.report.as_posix())
+
     def load(self, seed: int | None = None) -> Model:
         """Return the composed model of one seed, the first by default."""
         return load(self.folder, seed)
 
 
 def run(
-    task: str | Task,
+    task: str | Task | None = None,
     preset: str = "default",
     seeds: Sequence[int] | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -82,6 +88,7 @@ def run(
     track: str | None = None,
     engine: str = "local",
     address: str | None = None,
+    data: Any = None,
     **changes: Any,
 ) -> Run:
     """Run a task from data to report; an interrupted run continues with the same call and gives the same numbers.
@@ -90,7 +97,8 @@ def run(
     ----------
     task
         Name of a task, of which `redx list` shows all, or a task of your own; only what is registered by a plugin
-        (`redx.plugins`) is known by its name in other processes.
+        (`redx.plugins`) is known by its name in other processes. Without one, `data` are run: by `jsonl`, or for
+        an .npz file by `features`.
     preset
         Named settings of the task.
     seeds
@@ -105,8 +113,13 @@ def run(
         `local` does the work in this process, `ray` in the workers of a Ray cluster; the numbers are the same.
     address
         Address of a Ray cluster: `auto` or HOST:PORT; without one, Ray is started on this machine.
+    data
+        Your examples: a path as on the command line, a pandas DataFrame, a dataset of Hugging Face or its three splits,
+        a mapping of columns, or a list of records. What is in memory is written to a JSONL file beside the run folder,
+        with the columns that are read, so that the run can be repeated.
     **changes
-        Options as on the command line (`data`, `text`, `label`, …), and settings that differ from the preset, as
+        Options as on the command line (`text`, `label`, `domain`, …; they name columns, or are lists with a value for
+        each example), and settings that differ from the preset, as
         `redx.runs.presets.configure` takes them.
 
     Returns
@@ -120,15 +133,22 @@ def run(
     >>> finished = redx.run("toy", preset="quick")  # doctest: +SKIP
     >>> finished.summary["rules"]["red"]["accuracy"]["mean"]  # doctest: +SKIP
     1.0
+
+    A DataFrame with the columns `text`, `label` and `unit`:
+
+    >>> finished = redx.run(data=df, text="text", label="label", domain="unit")  # doctest: +SKIP
+    >>> finished.load().predict(df)  # doctest: +SKIP
     """
     check_packages()
     check_tracker(track)
-    name = use_task(task).name
+    name = use_task(task_of_data(data, changes) if task is None else task).name
+    folder = Path(out or Path("runs") / name)
+    changes = keep_examples(name, folder, data, changes)
     if engine != "local" and not isinstance(task, str):
         raise RedxError(f"Workers of {engine} know tasks by name; bring '{name}' in a plugin and give its name.")
     config = configure(name, preset, assignments, seeds=seeds, **changes)
     with open_engine(engine, address, config.device == "cuda") as opened:
-        return run_all([(config, Path(out or Path("runs") / name))], opened, track)[0]
+        return run_all([(config, folder)], opened, track)[0]
 
 
 def run_all(cells: Sequence[tuple[RunConfig, Path]], engine: Engine, track: str | None = None) -> list[Run]:

@@ -14,11 +14,10 @@ from pydantic import ValidationError
 from redx.config import RunConfig
 from redx.errors import RedxError
 from redx.models.backbones.hub import CHOICE
-from redx.models.encoder import FEATURES
-from redx.models.router import check_router
 from redx.runs.options import OPTIONS, apply_assignment, find_keyword, get_setting, leaf_settings, set_setting
 from redx.tasks import Task, get_preset, get_task
 
+FEATURES = "features"  # the backbone of inputs that are features already; `models.encoder` imports torch
 NO_TEXT = (FEATURES, "none", "cnn", "cnn-small")  # backbones that read no text
 BANK_FORMS = {  # what `run` chooses: forms of banks
     "red": ("residual", "pooled"),
@@ -54,20 +53,37 @@ def configure(task: str, preset: str = "default", assignments: Sequence[str] = (
     >>> configure("toy", "quick", ["router.hidden=32"], patience=3).router.hidden
     32
     """
+    config = settle(task, preset, assignments, **changes)
+    from redx.composition.noise import get_noise  # torch takes seconds, which a list of settings need not
+    from redx.models.router import check_router
+
+    for kind in config.noise or ():
+        get_noise(kind)  # a plugin may bring it
+    check_router(config.router)
+    return config
+
+
+def settle(task: str, preset: str = "default", assignments: Sequence[str] = (), **changes: Any) -> RunConfig:
+    """Return settings as `configure` does, before the names of routers and noise are looked up; torch is not needed.
+
+    Parameters
+    ----------
+    task, preset, assignments, **changes
+        As `configure` takes them.
+
+    Returns
+    -------
+    RunConfig
+        The settings; a router or noise in them may be unknown.
+    """
     settings = get_preset(task, preset).model_dump() | {"task": task}
     wanted = _keywords({key: value for key, value in changes.items() if value is not None}, get_task(task))
     _apply_changes(settings, wanted)
     for assignment in assignments:
         apply_assignment(settings, assignment)
     _check_combination(settings)
-    from redx.composition.noise import get_noise  # torch takes seconds, which a list of settings need not
-
-    for kind in settings["noise"] if isinstance(settings["noise"], (list, tuple)) else ():
-        get_noise(kind)  # a plugin may bring it
     try:
-        config = RunConfig.model_validate(settings)
-        check_router(config.router)
-        return config
+        return RunConfig.model_validate(settings)
     except ValidationError as error:
         first = error.errors()[0]
         path = ".".join(str(part) for part in first["loc"])

@@ -5,9 +5,10 @@ A task package of redx lists its own in `task.TASKS`; a package from outside cal
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from redx.config import BankConfig, BankId, RunConfig
@@ -53,6 +54,10 @@ class Task:
         Name of a module with stages of its own, for models that are no classifiers: `redx.runs.plans.Stages`.
     instead
         What to use where a verb needs a classifier, for tasks with stages of their own.
+    takes
+        About how long a seed takes on two cores, by preset, such as `about 5 minutes`.
+    downloads
+        What the first run downloads, such as `90 MB`; empty for nothing.
 
     Examples
     --------
@@ -75,6 +80,8 @@ class Task:
     extension: str = ""
     stages: str = ""
     instead: str = ""
+    takes: Mapping[str, str] = field(default_factory=dict)
+    downloads: str = ""
 
     @property
     def example(self) -> str:
@@ -183,7 +190,9 @@ def get_preset(name: str, preset: str) -> RunConfig:
     """Return the settings of a preset of a task."""
     task = get_task(name)
     if preset not in task.presets:
-        raise RedxError(f"Task {name!r} has no preset {preset!r}; choose one of {', '.join(task.presets)}.")
+        near = difflib.get_close_matches(preset, task.presets, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise RedxError(f"Task {name!r} has no preset {preset!r}{hint}; choose one of {', '.join(task.presets)}.")
     return task.presets[preset]
 
 

@@ -48,7 +48,7 @@ GOOD = '{"text": "fine", "label": "a"}\n'
     [
         ("t.jsonl", GOOD + "\n{oops\n", "Line 3 of .*is not JSON"),
         ("t.jsonl", GOOD + '{"text": "x", "label": null}\n', "Line 2 of .*no value in the column 'label'"),
-        ("t.jsonl", GOOD + '{"text": "  ", "label": "a"}\n', "Line 2 of .*no value in the column 'text'"),
+        ("t.jsonl", GOOD + '{"text": "  ", "label": "a"}\n', "Line 2 of .*an empty text in the column 'text'"),
         ("t.jsonl", GOOD + '{"text": 7, "label": "a"}\n', "Line 2 of .*7 in the column 'text', not text"),
         ("t.jsonl", GOOD + '{"text": "x", "label": ["a"]}\n', "Line 2 of .*neither text nor a number"),
         ("t.jsonl", GOOD + '{"text": "\\ud800", "label": "a"}\n', "Line 2 of .*half a character"),
@@ -56,7 +56,10 @@ GOOD = '{"text": "fine", "label": "a"}\n'
         ("t.jsonl", "", "is empty"),
         ("t.csv", "text,label\na,b\nc\nd,e,f\n", r"Lines 3, 4 of .*line 3 has 1 values where the first line has 2"),
         ("t.csv", "text,label\na,\n", "Line 2 of .*no value in the column 'label'"),
-        ("t.csv", "body,label\na,b\n", "Line 2 of .*no column 'text', only 'body', 'label'"),
+        ("t.csv", "body,label\na,b\n", r"t\.csv has no column 'text', only 'body', 'label'; rename yours"),
+        ("t.csv", "Text,label\na,b\n", r"no column 'text' \(did you mean 'Text'\?\)"),
+        ("t.jsonl", GOOD + '{"body": "x", "label": "a"}\n', "Line 2 of .*no column 'text', only 'body', 'label'"),
+        ("t.csv", f"text,label\na,b\n{'x' * 200_000},b\n", "Line 3 of .*a field of more than 131,072 characters"),
         ("t.csv", "text,text\na,b\n", "a column twice"),
         ("t.csv", 'text,label\n"a,b\n', "Line 2 of .*is no CSV"),
         ("t.csv", "text,label\n", "contains no examples"),
@@ -92,6 +95,21 @@ def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     [
         (lambda all: all[:19], {}, "19 examples, and 20 are the least"),
         (lambda all: [row | {"label": "x"} for row in all], {}, "have the label 'x'"),
+        (
+            lambda all: [row | {"label": f"only {number}"} for number, row in enumerate(all)],
+            {},
+            "label of its own .'only 0' in row 1, 'only 1' in row 2.; name a column of classes.* with --label",
+        ),
+        (
+            lambda all: [row | {"label": ["1", "yes", "1.0"][number % 3]} for number, row in enumerate(all)],
+            {},
+            "one number in two ways .'1' in row 1, '1.0' in row 3.; write it in one way",
+        ),
+        (
+            lambda all: [row | {"label": [0, "Yes"][number % 2]} for number, row in enumerate(all)],
+            {},
+            "numbers and words for yes and no .'0' in row 1, 'Yes' in row 2.; write all of them in one way",
+        ),
         (lambda all: [row | {"domain": "x"} for row in all], {}, "one domain, 'x'.*leave it out for clusters"),
         (
             lambda all: [*all, {"text": "t", "label": "no", "domain": "tiny"}],

@@ -106,6 +106,8 @@ TASKS = {
         read,
         text=True,
         options=ADAPTERS,
+        takes={"tiny": "under a minute", "quick": "about 10 minutes", "default": "about 45 minutes"},
+        downloads="model, texts, 90 MB",
         stages=STAGES,
         instead=INSTEAD,
     ),

@@ -185,6 +185,7 @@ def _check_labels(path: Path, labels: Sequence[str]) -> None:
         raise RedxError(f"{path} has {len(labels)} examples, and {MIN_EXAMPLES} are the least; add some.")
     if len(set(labels)) < 2:
         raise RedxError(f"All examples of {path} have the label '{labels[0]}'; give examples of a second label.")
+    tables.check_names(path, labels)
 
 
 def _check_anchors(config: RunConfig, data: Data, names: Sequence[str], seed: int) -> None:

@@ -86,5 +86,7 @@ TASKS = {
         study="redx.tasks.intents.study",
         text=True,
         options=INTENTS,
+        takes={"quick": "about a minute", "default": "about 5 minutes"},
+        downloads="encoder, 90 MB",
     )
 }

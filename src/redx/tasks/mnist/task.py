@@ -154,5 +154,7 @@ TASKS = {
         read_images,
         study="redx.tasks.studies.safety",
         options=MNIST,
+        takes={"quick": "about a minute", "default": "about 4 minutes", "paper": "about 2 minutes"},
+        downloads="images, 12 MB",
     )
 }

@@ -105,7 +105,8 @@ def build_task(name: str, about: str, *banks: BankId) -> Task:
         # redx run toy: a minute and a half; the same, with every mlp expert at 0.95 or more in its own segment.
         "default": preset_config(name, banks, "default", 3000),
     }
-    return Task(name, about, presets, load, read_pairs, study="redx.tasks.toy.study", options=TOY)
+    takes = {"quick": "under a minute", "default": "about 2 minutes"}
+    return Task(name, about, presets, load, read_pairs, study="redx.tasks.toy.study", options=TOY, takes=takes)
 
 
 A = "Experiment A: linear experts share one optimum and mix perfectly."
