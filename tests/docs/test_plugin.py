@@ -93,3 +93,26 @@ def test_a_plugin_that_takes_a_name_is_refused_by_name(environment: dict[str, st
     expected = "The plugin 'mine' of the package 'redx-mine' does not load (There is a rule 'red' already"
     assert expected in " ".join(refused.stderr.split())
     assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_put_a_rule_and_a_head_beside_ours(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "guide" / "your-method.md").read_text()
+    rule = "def loudest" + page.partition("def loudest")[2].partition("```")[0]
+    assert rule.strip() in (ROOT / "examples" / "plugin" / "src" / "redx_mine" / "__init__.py").read_text()
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    commands = [line for line in page.splitlines() if line.startswith(("redx ", "python "))]
+    assert len(commands) == 5
+    printed = ""
+    for command in commands:
+        name, *words = command.split()
+        start = [sys.executable, "-m", "redx"] if name == "redx" else [sys.executable]
+        done = subprocess.run(
+            [*start, *words], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    assert "loudest" in (tmp_path / "runs" / "mine" / "report.md").read_text()
+    assert "Accuracy 0." in printed

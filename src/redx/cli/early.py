@@ -108,6 +108,8 @@ def noises(ctx: typer.Context, value: Any) -> Any:
 
 
 def _check_names(ctx: typer.Context, kind: str, value: Any, known: Sequence[str]) -> None:
+    if "torch" in sys.modules:  # the registry itself is at hand, with what a program registered
+        return
     for name in () if value is None or ctx.resilient_parsing else value if isinstance(value, list) else [value]:
         first = name.partition("/")[0]
         if first not in known and not installed_plugins(tuple(sys.path)):  # a plugin may bring it
