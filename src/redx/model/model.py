@@ -1253,7 +1253,7 @@ class Model(nn.Module):
         head = None if class_domains is not None else self._domain_head(before)
         if head is not None:
             names = [*head.names]
-        promise = {"by": wanted, "small": small or kept.small, "budget": budget or kept.budget}
+        promise: dict[str, Any] = {"by": wanted, "small": small or kept.small, "budget": budget or kept.budget}
         control = RiskControl(risk, confidence, self.config.score, **promise)
         trials = self._try_experts(risk) if bank_id == main or before is None else before.trials
         control.trials = tuple(trials)

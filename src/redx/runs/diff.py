@@ -65,7 +65,7 @@ class SplitAnswers:
         promised = model.current_control()
         risk = max(promised.risk, smallest_risk(len(choices), promised.confidence))
         plain = answers.parts.with_confidences(answers.parts.confidences, None)
-        promise = {"by": promised.by, "small": promised.small, "budget": promised.budget}
+        promise: dict[str, Any] = {"by": promised.by, "small": promised.small, "budget": promised.budget}
         known = {"class_domains": promised.class_domains, "domain_names": promised.domain_names}
         trials = {"experts": promised.experts, "trials": promised.trials}
         control = RiskControl(risk, promised.confidence, **promise).calibrate(plain, **known, **trials)
