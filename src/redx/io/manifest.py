@@ -32,7 +32,7 @@ EXEMPT_FOLDERS = {"track"}
 UNCHECKED = {"stages.json", "state.json"}  # what was done and how often: no answer and no figure follows from them
 SEED = re.compile(r"seed-(0|[1-9]\d{0,17})")  # folders with a manifest of their own
 # files that redx would read if it found them
-READ = re.compile(r"[a-z][a-z0-9_-]*\.(json|jsonl|safetensors)|(experts|adapters|parts)/.+")
+READ = re.compile(r"[a-z][a-z0-9_-]*\.(json|jsonl|safetensors)|(experts|shared-only|adapters|parts)/.+")
 DIGEST = re.compile(r"[0-9a-f]{64}")
 
 

@@ -154,8 +154,10 @@ def verify_folder(folder: Path) -> list[Difference]:
     """
     if not is_folder(folder):
         raise RedxError(f"There is no folder {folder}; give a run, or a model that save_pretrained wrote.")
-    differences = compare(folder)
     seeds = sorted(path.name for path in folder.iterdir() if SEED.fullmatch(path.name))
+    if seeds:  # a run; a saved model may lie in the hub's cache, which is made of links
+        check_links(folder)
+    differences = compare(folder)
     if differences == [Difference(MANIFEST, "missing")] and not seeds and not exists(folder / "config.json"):
         raise RedxError(f"{folder} has no {MANIFEST}; give a run, or a model that save_pretrained wrote.")
     for seed in seeds:
