@@ -74,7 +74,8 @@ def test_names_that_are_checked_early_are_those_that_redx_registers() -> None:
         assert own == list(known)
 
 
-def test_the_shell_completes_words() -> None:
+def test_the_shell_completes_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")  # whatever shell runs the tests
     runner = CliRunner()
     shown = runner.invoke(app, ["--show-completion", "bash"], prog_name="redx")
     assert "_REDX_COMPLETE" in shown.output

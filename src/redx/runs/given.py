@@ -41,7 +41,7 @@ def keep_examples(task: str, out: Path, data: Any, options: dict[str, Any]) -> d
         Options by name, of which `text`, `label`, `domain` and `split_column` may be the values of a column.
     """
     if data is None or isinstance(data, str | os.PathLike):
-        if not any(is_values(options.get(name)) for name in COLUMNS):
+        if task != TASK or not any(is_values(options.get(name)) for name in COLUMNS):  # others may repeat an option
             return options if data is None else options | {"data": os.fspath(data)}
         if data is not None:
             raise RedxError("The examples of a file are in its columns; give their names, not their values.")
