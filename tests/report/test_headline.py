@@ -49,6 +49,9 @@ def test_the_verdict_tells_the_promise_with_its_interval_and_names_the_quarantin
     assert "0.0120 of the test examples are harmed (95 %: 0.0080 to 0.0200)" in told
     assert "at most 0.01 in every domain, on average: within sampling error." in told
     assert "`a` and `b` are in quarantine" in told
+    shared = risk | {"domains": {"a": {"together": ["b"]}, "b": {"together": ["a"]}, "c": {"together": []}}}
+    rules["red"] = entry(0.85, certified={"1": 0.79}, risk=shared)
+    assert "in every domain, or in those that share a cut-off together" in verdict({"rules": rules})
     routing = risk | {"budget": "routing", "routing_harm": {"mean": 0.001, "low": 0.0, "high": 0.002}}
     rules["red"] = entry(0.85, certified={"1": 0.79}, risk=routing)
     assert "Routers alone harm 0.0010 of the test examples" in verdict({"rules": rules})

@@ -101,6 +101,8 @@ def told_promise(promise: Summary) -> str:
     word = risk_state(harm["mean"], harm["low"], promise["risk"])[1]
     kept = "on average" if promise["confidence"] is None else f"with probability {promise['confidence']:g}"
     where = " in every domain" if promise.get("by") == "domain" else ""
+    if any(one["together"] for one in promise.get("domains", {}).values()):
+        where = " in every domain, or in those that share a cut-off together"
     return (
         f"{what} {harm['mean']:.4f} {ends} (95 %: {harm['low']:.4f} to {harm['high']:.4f}), promised are at most "
         f"{promise['risk']:.4g}{where}, {kept}: {word}."
