@@ -24,7 +24,7 @@ def test_the_verdict_states_a_loss_as_it_states_a_gain(worst: float, words: str)
     assert words in told
     assert "RED answers 0.7500" in told
     assert "(base 0.8000)" in told
-    assert "All data pooled answer 0.7550." in told
+    assert "One model on all data pooled answers 0.7550." in told
 
 
 def test_the_verdict_says_whether_the_experts_own_data_bring_anything() -> None:
@@ -47,7 +47,7 @@ def test_the_verdict_tells_the_promise_with_its_interval_and_names_the_quarantin
     out = [{"expert": name, "seed": 0, "quarantined": name != "c"} for name in "abc"]
     told = verdict({"rules": rules, "quarantine": out})
     assert "0.0120 of the test examples are harmed (95 %: 0.0080 to 0.0200)" in told
-    assert "at most 0.01 in every domain, on average: within sampling error." in told
+    assert "at most 0.01 is promised in every domain, on average: within sampling error." in told
     assert "`a` and `b` are in quarantine" in told
     shared = risk | {"domains": {"a": {"together": ["b"]}, "b": {"together": ["a"]}, "c": {"together": []}}}
     rules["red"] = entry(0.85, certified={"1": 0.79}, risk=shared)

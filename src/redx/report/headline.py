@@ -82,11 +82,11 @@ def _pooled(summary: Summary, name: str) -> str:
         return ""
     pooled, clean = rules["global"]["accuracy"]["mean"], rules[name]["accuracy"]["mean"]
     pair = _pair(summary, name, "global")
-    sentence = f"All data pooled answer {pooled:.4f}"
+    sentence = f"One model on all data pooled answers {pooled:.4f}"
     if pair is None:
         return f"{sentence}."
     if pair["p"] >= LEVEL or pooled == clean:
-        return f"{sentence}, not measurably more or less: pooling brings nothing here."
+        return f"{sentence}, not measurably more or less: pooling brings nothing measurable here."
     if pooled < clean:
         return f"{sentence}, measurably less: pooling brings nothing here."
     return f"{sentence}, {pooled - clean:.4f} more: if you may pool the data, pool them."
@@ -104,8 +104,8 @@ def told_promise(promise: Summary) -> str:
     if any(one["together"] for one in promise.get("domains", {}).values()):
         where = " in every domain, or in those that share a cut-off together"
     return (
-        f"{what} {harm['mean']:.4f} {ends} (95 %: {harm['low']:.4f} to {harm['high']:.4f}), promised are at most "
-        f"{promise['risk']:.4g}{where}, {kept}: {word}."
+        f"{what} {harm['mean']:.4f} {ends} (95 %: {harm['low']:.4f} to {harm['high']:.4f}); at most "
+        f"{promise['risk']:.4g} is promised{where}, {kept}: {word}."
     )
 
 

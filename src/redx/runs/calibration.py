@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from redx.models.calibration import read_calibration, read_compared, write_calib
 from redx.runs.conclusion import renew, with_cutoffs
 from redx.runs.folder import choose_seed, lock_run, read_config
 from redx.runs.parts import read_parts
+from redx.runs.promises import describe_quarantine
 from redx.runs.transaction import consistently, edit
 
 RULE = "red"  # the rule whose figures are shown
@@ -137,12 +137,6 @@ def describe_risk(calibration: RiskControl, parts: Parts) -> dict[str, Any]:
         "quarantine": describe_quarantine(calibration),
         **({"domains": calibration.by_domain(parts, RULE)} if calibration.by == "domain" else {}),
     }
-
-
-def describe_quarantine(calibration: RiskControl) -> dict[str, dict[str, Any]]:
-    """Return the trial of every expert that is in quarantine or admitted by the user, by its name."""
-    tried = zip(calibration.names, calibration.trials, strict=False)
-    return {name: asdict(trial) for name, trial in tried if trial.quarantined or trial.admitted}
 
 
 def quarantine_of(run: Path, seed: int | None = None) -> dict[str, dict[str, Any]]:

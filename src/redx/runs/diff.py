@@ -27,8 +27,9 @@ from redx.model.model import Model
 from redx.models.contribution import Contribution
 from redx.models.expert import Expert
 from redx.models.router import KEYS
-from redx.runs.calibration import describe_quarantine, risk_figures
+from redx.runs.calibration import risk_figures
 from redx.runs.folder import ask_model, choose_seed
+from redx.runs.promises import describe_quarantine
 from redx.tasks import get_task
 from redx.training.datasets import read_choices, read_inputs
 

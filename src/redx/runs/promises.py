@@ -141,11 +141,16 @@ def _domains(by_seed: Sequence[Mapping[str, dict[str, Any]]], budget: str) -> di
     return domains
 
 
+def describe_quarantine(control: RiskControl) -> dict[str, dict[str, Any]]:
+    """Return the trial of every expert that is in quarantine or admitted by the user, by its name."""
+    tried = zip(control.names, control.trials, strict=False)
+    return {name: asdict(trial) for name, trial in tried if trial.quarantined or trial.admitted}
+
+
 def quarantine(controls: Mapping[int, RiskControl]) -> list[dict[str, Any]]:
-    """Return the trial of every expert that is in quarantine or admitted by the user, with its name and its seed."""
+    """Return what `describe_quarantine` returns for all seeds, each trial with its expert and its seed."""
     return [
-        {"expert": name, "seed": seed, **asdict(trial)}
+        {"expert": name, "seed": seed, **trial}
         for seed, control in controls.items()
-        for name, trial in zip(control.names, control.trials, strict=False)
-        if trial.quarantined or trial.admitted
+        for name, trial in describe_quarantine(control).items()
     ]
